@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from botocore.parsers import create_parser
 
-from tests.clients.sqs_client import form_of_request, old_model
+from tests.clients.sqs_client import old_model, query_form
 
 JSON, QUERY = "json", "query"
 PROTOCOLS = (JSON, QUERY)
@@ -51,7 +51,7 @@ class ServiceClient:
                 {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"},
             )
             return _json_answer(status, headers, json.loads(body))
-        return self.request_form(action, form_of_request(action, members))
+        return self.request_form(action, query_form(action, members))
 
     def request_form(self, action: str, form: str) -> SqsReply:
         """Return the answer to a request of the Query protocol with these parameters."""

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.clients.smq.raw import hex_md5
-from tests.internals.wire.sqs.requests import raised
+from tests.internals.wire.sqs.requests import raises
 from veilmq.core import errors as core
 from veilmq.core.commands import Command
 from veilmq.core.errors import BodyUnreadable, InternalError, VeilmqError
@@ -100,13 +100,13 @@ def test_a_body_is_xml(kind: str) -> None:
     """By what it says, if it says anything; where there is none it does not matter."""
     asked = [("<Queue/>", kind), ("", "application/json")]
     assert len({repr(ask("PUT", "/queues/q", body, {"content-type": each}).command) for body, each in asked}) == 1
-    with raised(INVALID_CONTENT_TYPE):
+    with raises(INVALID_CONTENT_TYPE):
         ask("PUT", "/queues/q", "<Queue/>", {"content-type": "application/json"})
 
 
 def test_there_is_one_version() -> None:
     assert ask("GET", "/queues", headers={"x-mns-version": "2015-06-06"}).command == ask("GET", "/queues").command
-    with raised(INVALID_VERSION_HEADER):
+    with raises(INVALID_VERSION_HEADER):
         ask("GET", "/queues", headers={"x-mns-version": "2026-04-09"})
 
 
@@ -128,7 +128,7 @@ def test_either_form_of_the_digest_fits(headers: dict[bytes, bytes], body: bytes
     "value", [hex_md5(b"other").encode(), PLAIN[:-1], md5(BODY).hexdigest().encode(), b"x", b"\xff"]
 )
 def test_anything_else_is_refused(value: bytes) -> None:
-    with raised(INVALID_DIGEST):
+    with raises(INVALID_DIGEST):
         check_content_md5({b"content-md5": value}, BODY)
 
 
@@ -246,7 +246,7 @@ def test_the_parts_of_a_target_are_decoded_and_the_target_is_kept() -> None:
 ])  # fmt: skip
 def test_what_is_wrong_with_a_target_is_said_when_it_is_decoded(target: bytes, code: smq.Code) -> None:
     asked = read_request(b"GET", target, {}, b"")
-    with raised(code):
+    with raises(code):
         decode(route_of(asked), asked, CONTEXT)
 
 

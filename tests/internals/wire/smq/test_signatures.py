@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.smq.raw import DATE, KEY, NOW_S, SECRET, as_received, signature_v2, signed_v2
-from tests.internals.wire.sqs.requests import raised
+from tests.internals.wire.sqs.requests import raises
 from veilmq.wire.exchange import AccessKey, caller_named
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import (
@@ -40,7 +40,7 @@ KEYS = {
 TARGET = "/queues/jobs/messages?waitseconds=5"
 
 
-def refusal(headers: dict[bytes, bytes], *, now_s: float = NOW_S, target: str = TARGET) -> Code:
+def error_of(headers: dict[bytes, bytes], *, now_s: float = NOW_S, target: str = TARGET) -> Code:
     with pytest.raises(SmqError) as caught:
         Verifier(KEYS).verify(b"GET", target.encode(), headers, b"", now_s)
     return caught.value.code
@@ -61,27 +61,27 @@ def test_the_order_of_the_checks_is_that_of_the_reference() -> None:
         (unknown | {"Date": DATE}, errors.INVALID_ACCESS_KEY_ID),
         (versioned | {"Authorization": f"MNS {KEY}:abc=", "Date": DATE}, errors.SIGNATURE_DOES_NOT_MATCH),
     ]
-    assert [refusal(as_received(sent)) for sent, _ in stages] == [code for _, code in stages]
+    assert [error_of(as_received(sent)) for sent, _ in stages] == [code for _, code in stages]
 
 
 @pytest.mark.parametrize("authorization", ["MNS", "MNS abc", "mns a:b", "AWS4-HMAC-SHA256 a:b", "MNS4-HMAC-SHA256 a:b"])
 def test_a_header_of_another_form_is_invalid(authorization: str) -> None:
     headers = signed_v2(target=TARGET) | {b"authorization": authorization.encode()}
-    assert refusal(headers) is errors.INVALID_AUTHORIZATION_HEADER
+    assert error_of(headers) is errors.INVALID_AUTHORIZATION_HEADER
 
 
 @pytest.mark.parametrize("off_s", [-900, 900])
 def test_a_clock_may_be_off_by_a_quarter_of_an_hour(off_s: int) -> None:
     headers = signed_v2(target=TARGET)
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + off_s) is ALICE
-    assert refusal(headers, now_s=NOW_S + off_s + (1 if off_s > 0 else -1)) is errors.TIME_EXPIRED
+    assert error_of(headers, now_s=NOW_S + off_s + (1 if off_s > 0 else -1)) is errors.TIME_EXPIRED
 
 
 def test_the_date_that_is_compared_with_the_clock_is_signed() -> None:
     """An unsigned date of now beside the signed one of then does not make a request young again."""
     old = "Tue, 03 Jun 2025 11:23:48 GMT"
     headers = signed_v2(target=TARGET, headers={"x-mns-date": old}, date=old)
-    assert refusal(headers | {b"date": DATE.encode()}) is errors.TIME_EXPIRED
+    assert error_of(headers | {b"date": DATE.encode()}) is errors.TIME_EXPIRED
 
 
 @pytest.mark.parametrize("key", [KEY, "STS"])
@@ -92,14 +92,14 @@ def test_a_token_is_asked_of_the_keys_that_have_one(key: str) -> None:
     if key == KEY:
         assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S) is ALICE
     else:
-        assert refusal(headers) is errors.INVALID_ACCESS_KEY_ID
-        assert refusal(headers | {b"security-token": b"another"}) is errors.INVALID_ACCESS_KEY_ID
+        assert error_of(headers) is errors.INVALID_ACCESS_KEY_ID
+        assert error_of(headers | {b"security-token": b"another"}) is errors.INVALID_ACCESS_KEY_ID
 
 
 def test_a_key_ends_when_it_says() -> None:
     headers = signed_v2(target=TARGET, key="STS") | {b"security-token": b"a/token+=="}
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + 599) is ALICE
-    assert refusal(headers, now_s=NOW_S + 600) is errors.INVALID_ACCESS_KEY_ID
+    assert error_of(headers, now_s=NOW_S + 600) is errors.INVALID_ACCESS_KEY_ID
 
 
 # Version 2: the vectors of the reference, every way in which SDKs write a target, and no byte that differs.
@@ -231,7 +231,7 @@ def test_no_own_header_can_come_or_go(changed: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"AKID", b"AKID:", b":abc=", b"abc="])
 def test_a_claim_has_a_key_and_a_signature(text: bytes) -> None:
-    with raised(INVALID_AUTHORIZATION_HEADER):
+    with raises(INVALID_AUTHORIZATION_HEADER):
         SCHEME.read(text)
 
 
@@ -348,7 +348,7 @@ def test_no_byte_of_what_is_signed_can_be_changed_v4(data: st.DataObject) -> Non
     b"Credential=AKID/20260304/mns/aliyun_v4_request,Signature=abc",
 ])  # fmt: skip
 def test_a_claim_has_all_its_parts(text: bytes) -> None:
-    with raised(INVALID_AUTHORIZATION_HEADER):
+    with raises(INVALID_AUTHORIZATION_HEADER):
         PUBLIC.read(text)
 
 
@@ -365,7 +365,7 @@ def test_a_date_is_read() -> None:
     "date", [b"", b"yesterday", b"\xff", b"Wed, 99 Mar 2026 05:06:07 GMT", b"20260304T050607Z", b"1" * 30_000]
 )
 def test_what_is_no_date_is_refused(date: bytes) -> None:
-    with raised(INVALID_DATE_HEADER):
+    with raises(INVALID_DATE_HEADER):
         read_date(date)
 
 
@@ -374,5 +374,5 @@ def test_the_date_of_smq_comes_before_the_one_of_http() -> None:
     headers = signed_v2(target=TARGET, headers={"x-mns-date": DATE}, date=DATE)
     for general in (old, b"", DATE.encode()):
         assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers | {b"date": general}, b"", NOW_S) is ALICE
-    assert refusal(headers | {b"x-mns-date": b"", b"date": old}) is errors.TIME_EXPIRED
-    assert refusal(headers | {b"x-mns-date": b"", b"date": b""}) is errors.MISSING_DATE_HEADER
+    assert error_of(headers | {b"x-mns-date": b"", b"date": old}) is errors.TIME_EXPIRED
+    assert error_of(headers | {b"x-mns-date": b"", b"date": b""}) is errors.MISSING_DATE_HEADER

@@ -1,4 +1,4 @@
-"""Requests and results for tests of the SQS wire: short ways to ask, and one message to be received."""
+"""Requests and results for tests of the SQS codecs."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.clients.sqs_client import understood
+from tests.clients.sqs_client import parse_reply
 from veilmq.core.commands import QueueCounts, QueueView, Received, ReceivedMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.exchange import Plan, RequestContext
@@ -20,8 +20,8 @@ URL = "http://127.0.0.1:9324/000000000000/orders"
 QUEUE = "000000000000/orders"
 ID = bytes(range(16))
 ID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""For property tests: what is examined is right or wrong, not fast, and the machine may be busy."""
+NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests on a busy machine."""
 VIEW = QueueView(
     queue=QUEUE,
     settings=QueueSettings(),
@@ -32,24 +32,24 @@ VIEW = QueueView(
 
 
 def decode_request(action: str, **members: Any) -> Plan:
-    """Return what the codec makes of a request with ``members``, about the queue ``URL`` unless they say."""
+    """Decode a request with ``members``, by default for the queue ``URL``."""
     return decode(action.encode(), json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
 
 
 def parsed_reply(action: str, result: Any, **members: Any) -> dict[str, Any]:
-    """Return what a client gets when the engine answers its request with ``result``."""
-    return understood(action, encode(decode_request(action, **members), result))
+    """Return what a client gets for a request with ``result``."""
+    return parse_reply(action, encode(decode_request(action, **members), result))
 
 
-def refusal(action: str, **members: Any) -> SqsError:
-    """Return the error with which the codec refuses a request."""
+def error_of(action: str, **members: Any) -> SqsError:
+    """Return the error of decoding a request."""
     with pytest.raises(SqsError) as caught:
         decode_request(action, **members)
     return caught.value
 
 
-def raised(code: Code | SmqCode, match: str | None = None) -> "pytest.RaisesExc[SqsError | SmqError]":
-    """Return the context in which an error of this code has to be raised, of either protocol."""
+def raises(code: Code | SmqCode, match: str | None = None) -> "pytest.RaisesExc[SqsError | SmqError]":
+    """Expect an error with this code, of either protocol."""
     return pytest.RaisesExc((SqsError, SmqError), match=match, check=lambda error: error.code is code)
 
 
@@ -61,7 +61,6 @@ def message(
     sequence: int | None = None,
     source: str | None = None,
 ) -> ReceivedMessage:
-    """Return a message as the engine hands it out."""
     return ReceivedMessage(
         id=ID,
         receipt="receipt-1",
@@ -78,7 +77,6 @@ def message(
 
 
 def received(*messages: ReceivedMessage, **more: Any) -> Received:
-    """Return the result of a receive of ``messages``."""
     return Received(messages=list(messages), **{"next_due_ms": None, "receive_wait_s": 0} | more)
 
 

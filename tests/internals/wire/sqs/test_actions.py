@@ -1,4 +1,4 @@
-"""Replies in XML, the reference page, each error of SQS; the actions on messages, and what they say of a receipt."""
+"""XML replies, the reference page, all errors of SQS, and the actions on messages."""
 
 import inspect
 import json
@@ -13,17 +13,17 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.clients.sqs_client import MEMBERS, exceptions, header_fields, service_model, understood
+from tests.clients.sqs_client import MEMBERS, exceptions, header_fields, parse_reply, service_model
 from tests.internals.wire.sqs.requests import (
     CONTEXT,
+    NO_DEADLINE,
     QUEUE,
-    UNHURRIED,
     URL,
     decode_request,
     entries,
+    error_of,
     parsed_reply,
     received,
-    refusal,
 )
 from tests.internals.wire.sqs.test_members import is_accepted
 from tests.tidy.tree import ROOT
@@ -56,13 +56,13 @@ STATEMENT = {
 }
 
 
-# Replies in XML are well-formed whatever they hold, and say what they were given.
+# XML replies.
 
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
 
-class Told(Shape, frozen=True, kw_only=True):
-    """A reply with one member of each kind."""
+class SampleResult(Shape, frozen=True, kw_only=True):
+    """A result with one member of each type."""
 
     text: str | None = None
     number: int | None = None
@@ -74,7 +74,7 @@ class Told(Shape, frozen=True, kw_only=True):
 
 
 def response_xml(**members: Any) -> bytes:
-    return query._reply(lambda result: result, "Do", query.XML, Told(**members)).body
+    return query._reply(lambda result: result, "Do", query.XML, SampleResult(**members)).body
 
 
 def result(**members: Any) -> str:
@@ -96,13 +96,13 @@ def result(**members: Any) -> str:
     ({"text": "\r\n\t"}, "<Text>&#xD;\n\t</Text>"), ({"text": "é中🎉"}, "<Text>é中🎉</Text>"),
     ({"tags": {"<": "\x00"}}, "<Tag><Key>&lt;</Key><Value>�</Value></Tag>"),
 ], ids=repr)  # fmt: skip
-def test_what_is_written(members: dict[str, Any], inside: str) -> None:
+def test_reply_members_as_xml(members: dict[str, Any], inside: str) -> None:
     assert result(**members) == inside
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(text=st.text())
-def test_a_text_comes_through(text: str) -> None:
+def test_any_text_is_well_formed_xml(text: str) -> None:
     expected = "".join(character if is_accepted(character) else "\ufffd" for character in text)
     for document, place in [
         (response_xml(text=text), f"{NAMESPACE}DoResult/{NAMESPACE}Text"),
@@ -111,19 +111,19 @@ def test_a_text_comes_through(text: str) -> None:
         assert ET.fromstring(document).findtext(place) == expected
 
 
-# The reference page is what the tables say.
+# The reference page.
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "sqs_page.py"))
 render = SCRIPT["render"]
 PAGE = ROOT / "docs" / "protocols" / "sqs.md"
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_the_reference_page_is_up_to_date() -> None:
     """If not: python scripts/sqs_page.py > docs/protocols/sqs.md."""
     assert PAGE.read_text(encoding="utf-8") == render()
 
 
-def test_the_page_has_a_row_for_each_action_and_each_error() -> None:
+def test_the_reference_page_has_a_row_for_each_action_and_error() -> None:
     rows = {line.split(" | ")[0]: line.split(" | ") for line in render().splitlines() if line.startswith("| `")}
     for action in ACTIONS:
         assert rows[f"| `{action}`"][1].endswith("."), action
@@ -131,11 +131,11 @@ def test_the_page_has_a_row_for_each_action_and_each_error() -> None:
         assert f"| `{code.name}`" in rows
 
 
-# Each error of SQS: its code, its text, and where it is raised.
+# All errors of SQS.
 
 
 class Case(NamedTuple):
-    """A request with ``members`` that is refused, or whose command has the ``result`` that is an error."""
+    """A request with ``members`` that is refused, or whose command has an error as ``result``."""
 
     action: str
     code: Code
@@ -231,7 +231,7 @@ CASES = [
 
 def reply_to(case: Case) -> Reply:
     if case.result is None:
-        return encode_error(refusal(case.action, **case.members))
+        return encode_error(error_of(case.action, **case.members))
     return encode(decode_request(case.action, **case.members), case.result)
 
 
@@ -239,12 +239,12 @@ def reply_to(case: Case) -> Reply:
     "case", [pytest.param(case, id=f"{i}-{case.action}-{case.code.name}") for i, case in enumerate(CASES)]
 )
 def test_a_client_understands_each_error(case: Case) -> None:
-    """Status, header and body have the client raise the exception of that error, with that text."""
+    """botocore raises the exception of that error, with its text."""
     reply = reply_to(case)
     assert reply.status == case.code.status
     assert header_fields(reply)["x-amzn-query-error"] == f"{case.code.query};{case.code.fault}"
     with pytest.raises(ClientError) as caught:
-        understood(case.action, reply)
+        parse_reply(case.action, reply)
     error = caught.value.response["Error"]
     assert error["Code"] == case.code.query
     assert error["QueryErrorCode"] == case.code.name
@@ -255,8 +255,7 @@ def test_a_client_understands_each_error(case: Case) -> None:
     assert (typed is ClientError) == case.code.shape.startswith("com.amazon.coral.service#")
 
 
-def test_every_code_is_promised_by_some_action() -> None:
-    """And the page has the errors of each action."""
+def test_every_code_is_documented_for_some_action() -> None:
     tables = (SCRIPT[name].values() for name in ("ERRORS", "ENTRY_ERRORS", "BY_PROTOCOL"))
     promised = [*SCRIPT["EVERYWHERE"], *SCRIPT["WITH_CREDENTIALS"], *chain(*chain(*tables))]
     assert {code.name for code in promised} == {code.name for code in CODES}
@@ -271,17 +270,19 @@ def test_every_code_is_promised_by_some_action() -> None:
     pytest.param(failures.ShuttingDown(), errors.SERVICE_UNAVAILABLE, id="draining"),
     pytest.param(failures.InternalError(), errors.INTERNAL_FAILURE, id="defect"),
 ])  # fmt: skip
-def test_our_own_failures_are_the_servers_fault(action: str, error: failures.VeilmqError, code: Code) -> None:
-    """They have a status that clients retry, the fault Receiver, and the text of core."""
+def test_server_errors_have_a_5xx_status_and_the_fault_receiver(
+    action: str, error: failures.VeilmqError, code: Code
+) -> None:
+    """Clients retry them."""
     reply = encode(decode_request(action, **MEMBERS[action]), error)
     assert reply.status == code.status >= 500
     assert header_fields(reply)["x-amzn-query-error"] == f"{code.query};Receiver"
     with pytest.raises(ClientError, match=str(error)[:20]):
-        understood(action, reply)
+        parse_reply(action, reply)
 
 
-def test_every_error_of_core_has_an_answer() -> None:
-    """None of them is an unforeseen one, on whichever action or route it comes; those of claims are no action's."""
+def test_every_error_of_core_has_a_row() -> None:
+    """In one of the protocols."""
     kinds = {
         kind for _, kind in inspect.getmembers(failures, inspect.isclass) if issubclass(kind, failures.VeilmqError)
     }
@@ -291,14 +292,13 @@ def test_every_error_of_core_has_an_answer() -> None:
     }
 
 
-def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:
+def test_an_error_without_a_row_is_an_internal_failure_without_details() -> None:
     mapped = from_core(failures.VeilmqError("secret"))
     assert mapped.code is errors.INTERNAL_FAILURE
     assert "secret" not in mapped.message
 
 
-def test_an_error_repeats_little_of_what_was_sent() -> None:
-    """A megabyte in a member does not come back in the error."""
+def test_errors_truncate_text_of_the_request() -> None:
     with pytest.raises(SqsError) as caught:
         decode_json(b"DeleteQueue", b'{"QueueUrl": "' + b"/" * 1_000_000 + b'"}', CONTEXT)
     assert caught.value.code is errors.INVALID_ADDRESS
@@ -317,41 +317,41 @@ def messages(action: str, **members: object) -> Send:
     return command
 
 
-def test_a_batch_may_have_a_mebibyte_and_no_byte_more() -> None:
+def test_a_batch_has_at_most_one_mebibyte() -> None:
     half = {"Id": "a", "MessageBody": "x" * (MAX // 2)}
     rest = {"Id": "b", "MessageBody": "x" * (MAX // 2 - 8)}
     attribute = {"MessageAttributes": {"a": {"DataType": "String", "StringValue": "x"}}}
     command = messages("SendMessageBatch", Entries=[half, rest | attribute])
     assert sum(message.size_bytes for message in command.messages) == MAX
     longer = rest | attribute | {"MessageBody": "x" * (MAX // 2 - 7)}
-    error = refusal("SendMessageBatch", Entries=[half, longer])
+    error = error_of("SendMessageBatch", Entries=[half, longer])
     assert error.code is errors.BATCH_TOO_LONG
     assert "You have sent 1048577 bytes." in error.message
 
 
 @pytest.mark.parametrize("member", ["MessageGroupId", "MessageDeduplicationId"])
 @pytest.mark.parametrize("value", ["", "a b", "é", "x" * 129])
-def test_an_id_that_breaks_the_rule(member: str, value: str) -> None:
-    error = refusal("SendMessage", QueueUrl=FIFO, MessageBody="x", **{member: value})
+def test_invalid_group_and_deduplication_ids(member: str, value: str) -> None:
+    error = error_of("SendMessage", QueueUrl=FIFO, MessageBody="x", **{member: value})
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert f"{member} can only include alphanumeric and punctuation characters. 1 to 128 in length." in error.message
 
 
-# ReceiveMessage beyond its errors.
+# ReceiveMessage.
 
 
-def test_the_system_attributes_are_those_of_the_service_model() -> None:
+def test_system_attributes_match_the_service_model() -> None:
     assert {"All", *SYSTEM_ATTRIBUTES} == set(service_model().shape_for("MessageSystemAttributeName").enum)
 
 
-def test_an_attempt_id_goes_to_a_fifo_queue() -> None:
+def test_an_attempt_id_is_passed_for_a_fifo_queue() -> None:
     call = decode_request("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="x")
     assert call.command == Receive(queue=FIFO, attempt_id="x")
-    error = refusal("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="a b")
+    error = error_of("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="a b")
     assert error.code is errors.INVALID_PARAMETER_VALUE
 
 
-def test_an_attempt_id_means_nothing_on_a_standard_queue() -> None:
+def test_an_attempt_id_is_ignored_for_a_standard_queue() -> None:
     """As on AWS."""
     assert (
         decode_request("ReceiveMessage", ReceiveRequestAttemptId="x").command
@@ -359,7 +359,7 @@ def test_an_attempt_id_means_nothing_on_a_standard_queue() -> None:
     )
 
 
-# What each state of a receipt is answered with: the receipt table of docs/lifecycle.md, its columns for SQS.
+# Receipts by state: the receipt table of docs/lifecycle.md, its columns for SQS.
 
 SUCCEEDED = {"Successful": [{"Id": "e0"}]}
 CHANGE = {"ReceiptHandle": "r", "VisibilityTimeout": 0}
@@ -377,17 +377,17 @@ CHANGES: dict[tuple[str, ReceiptState], str] = {
     (URL, LIVE): "", (URL, OVER): "", (URL, SUPERSEDED): "", (URL, DELETED): GONE,
     (FIFO, LIVE): "", (FIFO, OVER): EXPIRED, (FIFO, SUPERSEDED): EXPIRED, (FIFO, DELETED): GONE,
 }  # fmt: skip
-"""Queue and state of a receipt → why the action fails, empty where it succeeds."""
+"""(queue, state of a receipt) → the error message, empty for success."""
 
 
 def change(state: ReceiptState) -> LeaseChange:
-    """Return what the store answers a change with, its receipt being in ``state``."""
+    """Return the result of a change by a receipt in ``state``."""
     acts = state in {LIVE, OVER}
     return LeaseChange(state=state, visible_at_ms=1, hidden_for_ms=7_000) if acts else LeaseChange(state=state)
 
 
 def check(action: str, result: Any, url: str, why: str, **members: object) -> None:
-    """Assert that an action and its batch succeed, or fail for the reason ``why``."""
+    """Assert that an action and its batch succeed, or fail with the message ``why``."""
     batch: dict[str, Any] = {"QueueUrl": url, "Entries": entries(1, **members)}
     if not why:
         assert parsed_reply(action, [result], QueueUrl=url, **members) == {}
@@ -402,12 +402,12 @@ def check(action: str, result: Any, url: str, why: str, **members: object) -> No
 
 
 @pytest.mark.parametrize(("url", "state"), DELETES)
-def test_a_delete(url: str, state: ReceiptState) -> None:
+def test_delete_by_receipt_state(url: str, state: ReceiptState) -> None:
     check("DeleteMessage", state, url, DELETES[url, state], ReceiptHandle="r")
 
 
 @pytest.mark.parametrize(("url", "state"), CHANGES)
-def test_a_change(url: str, state: ReceiptState) -> None:
+def test_change_by_receipt_state(url: str, state: ReceiptState) -> None:
     check("ChangeMessageVisibility", change(state), url, CHANGES[url, state], **CHANGE)
 
 
@@ -415,8 +415,8 @@ def succeeded(action: str, result: Any, **members: object) -> Any:
     return json.loads(encode(decode_request(action, **members), [result]).body)["Successful"][0]
 
 
-def test_what_was_done_stands_in_members_of_ours() -> None:
-    """Clients of SQS ignore them; nothing else is told more than AWS tells."""
+def test_batch_entries_report_their_effect_in_veilmq_members() -> None:
+    """Clients of SQS ignore them; there are no others."""
     expected: dict[ReceiptState, dict[str, Any]] = {
         LIVE: {"VeilmqHiddenForMs": 7_000},
         OVER: {"VeilmqHiddenForMs": 7_000},

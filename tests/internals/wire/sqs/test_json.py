@@ -1,4 +1,4 @@
-"""The JSON protocol: what is decoded, what is refused, and how large a request may be."""
+"""The JSON protocol: decoding, errors, and large requests."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, QUEUE, UNHURRIED, URL, decode_request, raised
+from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, NO_DEADLINE, QUEUE, URL, decode_request, raises
 from veilmq.core.commands import Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.core.messages import NewMessage
@@ -31,13 +31,13 @@ HANDLE = b64encode(json.dumps({"taskId": ID_TEXT, "sourceArn": ARN}).encode()).d
 TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
 
 
-def raw_refusal(action: str, body: bytes) -> SqsError:
+def raw_error(action: str, body: bytes) -> SqsError:
     with pytest.raises(SqsError) as caught:
         decode(action.encode(), body, CONTEXT)
     return caught.value
 
 
-def test_a_null_member_is_a_member_left_out() -> None:
+def test_a_null_member_is_an_absent_member() -> None:
     """As on AWS."""
     call = decode_request(
         "SendMessage", MessageBody="x", DelaySeconds=None, MessageAttributes=None, MessageGroupId=None
@@ -45,8 +45,8 @@ def test_a_null_member_is_a_member_left_out() -> None:
     assert call.command == Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
 
 
-def test_servers_in_threads_of_one_process_take_ids_at_once() -> None:
-    """No frame of Python runs for an id: a generator raises where two threads enter it."""
+def test_request_ids_run_no_python_frame() -> None:
+    """So threads of a process can share them: a generator would raise if two threads enter it."""
     calls: list[str] = []
     sys.setprofile(lambda frame, event, arg: calls.append(frame.f_code.co_name) if event == "call" else None)
     try:
@@ -92,14 +92,14 @@ def test_servers_in_threads_of_one_process_take_ids_at_once() -> None:
     pytest.param(b'{"MessageAttributes":{"a":{"BinaryValue":true}}}',
         "BOOLEAN_VALUE can not be converted to a Blob (at MessageAttributes[...].BinaryValue)", id="no-blob"),
 ])  # fmt: skip
-def test_what_cannot_be_converted(body: bytes, text: str) -> None:
-    error = raw_refusal("SendMessage", body)
+def test_conversion_errors(body: bytes, text: str) -> None:
+    error = raw_error("SendMessage", body)
     assert error.code is errors.SERIALIZATION
     assert text in error.message
 
 
-def test_how_long_a_request_may_wait() -> None:
-    """Not at all, unless it is a receive: then as long as it says, or as its queue says."""
+def test_the_wait_time_of_a_request() -> None:
+    """0 except for a receive; ``None`` is the setting of the queue."""
     assert decode_request("DeleteQueue").wait_s == 0
     assert decode_request("ReceiveMessage", WaitTimeSeconds=20).wait_s == 20
     assert decode_request("ReceiveMessage", WaitTimeSeconds=0).wait_s == 0
@@ -107,7 +107,7 @@ def test_how_long_a_request_may_wait() -> None:
 
 
 def check(action: str, body: bytes) -> None:
-    """Fail unless ``body`` gives a call, or an error that can be sent."""
+    """Assert that ``body`` decodes to a plan or raises an error that can be encoded."""
     outcome: Plan | int
     try:
         outcome = decode(action.encode(), body, CONTEXT)
@@ -116,9 +116,9 @@ def check(action: str, body: bytes) -> None:
     assert isinstance(outcome, Plan) or outcome in {400, 404}
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(action=st.sampled_from([*ACTIONS, "Foo"]), body=st.binary())
-def test_any_bytes_give_a_call_or_an_error(action: str, body: bytes) -> None:
+def test_any_bytes_decode_or_raise_an_sqs_error(action: str, body: bytes) -> None:
     check(action, body)
 
 
@@ -141,18 +141,18 @@ VALUES = st.recursive(
 )
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(action=st.sampled_from(list(ACTIONS)), members=st.dictionaries(KNOWN, VALUES), ascii_only=st.booleans())
-def test_any_json_gives_a_call_or_an_error(action: str, members: dict[str, Any], ascii_only: bool) -> None:
-    """Also when its members have the right names, a good queue, and lone surrogates in their texts."""
+def test_any_json_decodes_or_raises_an_sqs_error(action: str, members: dict[str, Any], ascii_only: bool) -> None:
+    """With known names of members, a valid queue, and lone surrogates."""
     text = json.dumps({"QueueUrl": URL} | members, ensure_ascii=ascii_only)
     check(action, text.encode("utf-8", "surrogatepass"))
 
 
-# A large request is measured before it is built: what is too wide is refused cheaply, anything else is unchanged.
+# The values of a large request are counted before it is decoded; too many are refused with little memory.
 
 PEAK_BYTES_MAX = 8 * HTTP_BODY_BYTES_MAX
-"""Copies of the body, but nothing that grows with the number of its values."""
+"""Some copies of the body, but nothing that grows with the number of values."""
 
 
 def body(member: str, *, opening: str, item: str, closing: str) -> bytes:
@@ -161,8 +161,8 @@ def body(member: str, *, opening: str, item: str, closing: str) -> bytes:
     return (head + ",".join([item] * count) + closing + "}").encode()
 
 
-def width_refusal(action: str, request: bytes) -> SqsError:
-    """Return the error with which `request` is refused, having taken little memory."""
+def size_error(action: str, request: bytes) -> SqsError:
+    """Return the error of decoding `request`, which must use little memory."""
     tracemalloc.start()
     try:
         with pytest.raises(SqsError) as caught:
@@ -176,13 +176,13 @@ def width_refusal(action: str, request: bytes) -> SqsError:
 
 @pytest.mark.parametrize("action", ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"])
 def test_millions_of_entries_are_too_many(action: str) -> None:
-    error = width_refusal(action, body("Entries", opening="[", item="{}", closing="]"))
+    error = size_error(action, body("Entries", opening="[", item="{}", closing="]"))
     assert error.code is errors.TOO_MANY_ENTRIES
     assert error.message == "Maximum number of entries per request are 10. You have sent more than 1365."
 
 
 def test_millions_of_attributes_are_too_many() -> None:
-    error = width_refusal("SendMessage", body("MessageAttributes", opening="{", item='"a":{}', closing="}"))
+    error = size_error("SendMessage", body("MessageAttributes", opening="{", item='"a":{}', closing="}"))
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert error.message == "Number of message attributes [more than 1365] exceeds the allowed maximum [10]."
 
@@ -198,8 +198,8 @@ def test_millions_of_attributes_are_too_many() -> None:
     ("SetQueueAttributes", "Attributes", "{", '"DelaySeconds":"1"', "}"),
     ("CreateQueue", "tags", "{", '"a":"1"', "}"),
 ])  # fmt: skip
-def test_any_other_list_or_map_may_be_too_wide(action: str, member: str, opening: str, item: str, closing: str) -> None:
-    error = width_refusal(action, body(member, opening=opening, item=item, closing=closing))
+def test_too_many_values_in_any_other_member(action: str, member: str, opening: str, item: str, closing: str) -> None:
+    error = size_error(action, body(member, opening=opening, item=item, closing=closing))
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert error.message.startswith(f"The parameter {member} holds more values than any valid request has")
 
@@ -211,7 +211,7 @@ def test_any_other_list_or_map_may_be_too_wide(action: str, member: str, opening
     pytest.param("\\" * 50_000 + '"[,' * 9_000, id="even-backslashes"),
     pytest.param("é漢" * 40_000, id="other-letters"),
 ])  # fmt: skip
-def test_what_stands_in_a_text_does_not_count(text: str) -> None:
+def test_punctuation_in_text_does_not_count(text: str) -> None:
     call = decode_request(
         "SendMessageBatch", Entries=[{"Id": "a", "MessageBody": text}, {"Id": "b", "MessageBody": "x"}]
     )
@@ -219,8 +219,8 @@ def test_what_stands_in_a_text_does_not_count(text: str) -> None:
     assert [message.body for message in call.command.messages] == [text, "x"]
 
 
-def test_the_widest_valid_batch_passes() -> None:
-    """Ten messages with ten attributes each, with every member that an attribute has, and their trace headers."""
+def test_the_widest_valid_batch_is_accepted() -> None:
+    """Ten messages with trace headers and ten attributes each, with all members of an attribute."""
     value: dict[str, Any] = {"DataType": "String", "StringValue": "v" * 700}
     value |= {"StringListValues": [], "BinaryListValues": [], "BinaryValue": None}
     entry = {
@@ -244,17 +244,16 @@ def test_every_member_of_a_large_request_is_read(action: str) -> None:
     assert json.loads(large_body_check(request)(large)) == json.loads(small)
 
 
-@pytest.mark.parametrize(("count", "told"), [(1_023, "1023"), (1_024, "more than 1023")])
-def test_as_many_entries_as_are_counted_are_told(count: int, told: str) -> None:
-    """Each of these has four marks (two braces, a comma inside and one behind), and their list two brackets."""
+@pytest.mark.parametrize(("count", "shown"), [(1_023, "1023"), (1_024, "more than 1023")])
+def test_the_error_has_the_number_of_counted_entries(count: int, shown: str) -> None:
+    """Each entry has four punctuation marks (two braces, a comma inside and one after it), the list two brackets."""
     entries = [{"Id": "a", "ReceiptHandle": "r" * 80}] * count
-    assert (4 * count + 1 > JSON_PUNCTUATION_MAX) == told.startswith("more")
-    with raised(errors.TOO_MANY_ENTRIES, rf"You have sent {told}\."):
+    assert (4 * count + 1 > JSON_PUNCTUATION_MAX) == shown.startswith("more")
+    with raises(errors.TOO_MANY_ENTRIES, rf"You have sent {shown}\."):
         decode_request("DeleteMessageBatch", Entries=entries)
 
 
-def test_a_large_request_is_refused_in_the_same_words() -> None:
-    """What is wrong with a member, or with the whole, does not depend on the size."""
+def test_errors_do_not_depend_on_the_size_of_the_request() -> None:
     filler = "x" * JSON_LARGE_BODY_BYTES
     for request, text in [
         (f'{{"Entries":"{filler}"}}', "STRING_VALUE can not be converted to a List (at Entries)"),

@@ -1,4 +1,4 @@
-"""What members may be: text, numbers, attributes, digests, batches; names, paging tokens, callers and ids."""
+"""Members of requests: text, numbers, attributes, digests, batches, ids; names, paging tokens and callers."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.requests import CONTEXT, UNHURRIED, URL, decode_request, raised, refusal
+from tests.internals.wire.sqs.requests import CONTEXT, NO_DEADLINE, URL, decode_request, error_of, raises
 from veilmq.core.commands import Send
 from veilmq.core.messages import Attribute, NewMessage, decode_properties
 from veilmq.wire.exchange import AccessKey, caller_named
@@ -33,16 +33,16 @@ def members(struct: type[msgspec.Struct]) -> set[str]:
 
 
 @pytest.mark.parametrize("action", list(ACTIONS))
-def test_a_request_has_the_members_of_the_model(action: str) -> None:
+def test_requests_have_the_members_of_the_service_model(action: str) -> None:
     operation = service_model().operation_model(action)
     assert members(ACTIONS[action].request) == set(operation.input_shape.members)
 
 
-# Which characters a message may have.
+# Characters of messages.
 
 
 def is_legal(character: str) -> bool:
-    """Return whether SQS documents ``character`` as allowed, said as its page says it."""
+    """Return whether the documentation of SQS allows ``character``, in its own ranges."""
     code = ord(character)
     return code in {9, 10, 13} or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or 0x10000 <= code <= 0x10FFFF
 
@@ -55,20 +55,20 @@ def is_accepted(text: str) -> bool:
     return True
 
 
-def test_the_first_and_the_last_of_each_range_and_their_neighbours() -> None:
+def test_legal_characters_at_the_limits_of_each_range() -> None:
     borders = {0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFD, 0xFFFE, 0xFFFF, 0x10000, 0x10FFFF}
     for code in {*range(0x100), *borders}:
         assert is_accepted(f"a{chr(code)}b") == is_legal(chr(code)), hex(code)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.text(st.characters(codec=None)))
-def test_a_text_is_legal_when_each_character_is(text: str) -> None:
-    """The quick check for printable ASCII lets nothing else through."""
+def test_a_text_is_legal_if_all_of_its_characters_are(text: str) -> None:
+    """The fast path for ASCII accepts the same characters."""
     assert is_accepted(text) == all(map(is_legal, text))
 
 
-# Numbers in requests: the borders of each range.
+# Numbers.
 
 RANGES = [
     ("MaxNumberOfMessages", 1, 10), ("MaxResults", 1, 1000), ("ListMessageMoveTasks.MaxResults", 1, 10),
@@ -78,20 +78,20 @@ RANGES = [
 
 
 @pytest.mark.parametrize(("name", "least", "most"), RANGES)
-def test_both_ends_are_allowed_and_their_neighbours_are_not(name: str, least: int, most: int) -> None:
+def test_ranges_of_numbers_include_both_ends(name: str, least: int, most: int) -> None:
     member = name.rpartition(".")[2]
     for value in (None, least, most):
         check_number(name, value)
     for value in (least - 1, most + 1, -(2**31), 2**31 - 1):
-        with raised(INVALID_PARAMETER_VALUE, f"^Value {value} for parameter {member} is invalid. Reason: "):
+        with raises(INVALID_PARAMETER_VALUE, f"^Value {value} for parameter {member} is invalid. Reason: "):
             check_number(name, value)
 
 
-def test_every_number_is_in_the_table_above() -> None:
+def test_every_number_is_tested() -> None:
     assert set(NUMBERS) == {row[0] for row in RANGES}
 
 
-# Message attributes: the rules for names, types and values, sizes, and what a receive chooses.
+# Message attributes.
 
 TEXT = {"DataType": "String", "StringValue": "x"}
 
@@ -103,21 +103,21 @@ def send(attributes: dict[str, Any], **members: Any) -> NewMessage:
 
 
 def refused(attributes: dict[str, Any]) -> str:
-    """Return the text with which a send with ``attributes`` is refused, as a parameter that is invalid."""
-    error = refusal("SendMessage", MessageBody="hello", MessageAttributes=attributes)
+    """Return the message of the InvalidParameterValue of a send with ``attributes``."""
+    error = error_of("SendMessage", MessageBody="hello", MessageAttributes=attributes)
     assert error.code is errors.INVALID_PARAMETER_VALUE
     return error.message
 
 
 @pytest.mark.parametrize("name", ["a", "é", "A-b_c.9", "aws", "awsx.y", "x.aws.y", "AmazonS3", "a" * 256])
-def test_good_names(name: str) -> None:
+def test_valid_attribute_names(name: str) -> None:
     assert list(decode_properties(send({name: TEXT}).properties).attributes) == [name]
 
 
 @pytest.mark.parametrize(
     "name", ["", ".a", "a.", "a..b", "a b", "€", "a\n", "AWS.a", "aws.a", "Amazon.a", "aMAZON.x", "a" * 257, "a:b"]
 )
-def test_bad_names(name: str) -> None:
+def test_invalid_attribute_names(name: str) -> None:
     assert "attribute name" in refused({name: TEXT})
 
 
@@ -135,7 +135,7 @@ def test_bad_names(name: str) -> None:
     ({"DataType": "Number", "BinaryValue": "eA=="}, "must use StringValue"),
     ({"DataType": "Number", "StringValue": "x"}, "Can't cast the value of message (user) attribute 'a' to a number."),
 ], ids=range(12))  # fmt: skip
-def test_bad_values(value: dict[str, str], text: str) -> None:
+def test_invalid_attribute_values(value: dict[str, str], text: str) -> None:
     assert text in refused({"a": value})
 
 
@@ -151,7 +151,7 @@ NUMBER_TEXTS = {
 @pytest.mark.parametrize(
     ("text", "good"), [pytest.param(*row, id=str(i)) for i, row in enumerate(NUMBER_TEXTS.items())]
 )
-def test_numbers(text: str, good: bool) -> None:
+def test_number_attributes(text: str, good: bool) -> None:
     attributes = {"a": {"DataType": "Number", "StringValue": text}}
     if good:
         assert decode_properties(send(attributes).properties).attributes["a"].text == text
@@ -159,18 +159,18 @@ def test_numbers(text: str, good: bool) -> None:
         assert "'a'" in refused(attributes)
 
 
-def test_a_long_number_is_read_at_once() -> None:
-    """A million digits and a letter once took hours, and the whole server with them."""
+def test_a_long_number_is_checked_in_linear_time() -> None:
+    """A million digits and a letter once blocked the server for hours."""
     assert "'a'" in refused({"a": {"DataType": "Number", "StringValue": "1" * 1_000_000 + "x"}})
 
 
-def test_ten_attributes_are_allowed_and_eleven_are_not() -> None:
+def test_a_message_has_at_most_ten_attributes() -> None:
     assert len(decode_properties(send({f"a{i}": TEXT for i in range(10)}).properties).attributes) == 10
     text = refused({f"a{i}": TEXT for i in range(11)})
     assert text == "Number of message attributes [11] exceeds the allowed maximum [10]."
 
 
-def test_size_counts_body_names_types_and_values_in_utf_8() -> None:
+def test_the_size_of_a_message_counts_body_names_types_and_values() -> None:
     attributes = {
         "ab": {"DataType": "String.é", "StringValue": "üü"},
         "c": {"DataType": "Binary", "BinaryValue": "AAAA"},
@@ -184,14 +184,14 @@ def test_size_counts_body_names_types_and_values_in_utf_8() -> None:
     ("SenderId", TEXT, "Message system attribute name 'SenderId' is invalid."),
     ("AWSTraceHeader", {"DataType": "Binary", "BinaryValue": "eA=="}, "must have the type 'String'"),
     ("AWSTraceHeader", {"DataType": "String", "StringValue": ""}, "non-empty value"),
-], ids=["unknown", "told-only", "type", "empty"])  # fmt: skip
-def test_system_attributes_of_a_send(name: str, value: dict[str, str], text: str) -> None:
-    error = refusal("SendMessage", MessageBody="x", MessageSystemAttributes={name: value})
+], ids=["unknown", "read-only", "type", "empty"])  # fmt: skip
+def test_invalid_system_attributes(name: str, value: dict[str, str], text: str) -> None:
+    error = error_of("SendMessage", MessageBody="x", MessageSystemAttributes={name: value})
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert text in error.message
 
 
-# The digests, against values that AWS returned and against an independent calculation.
+# Digests.
 
 
 def text(value: str, *, kind: str = "String") -> Attribute:
@@ -210,33 +210,33 @@ TRACE = "traceparent\x1e00-774062d6c37081a5a0b9b5b88e30627c-2d2482211f6489da-01"
     pytest.param({"attr1": Attribute(type="Binary", data=TRACE.encode())}, "8cbe4db156db8a94db8b801b7addb984",
         id="binary"),
 ])  # fmt: skip
-def test_digests_that_aws_returned(attributes: dict[str, Attribute], digest: str) -> None:
-    """Recorded from AWS by others, for these very attributes."""
+def test_attribute_digests_match_those_of_aws(attributes: dict[str, Attribute], digest: str) -> None:
+    """Recorded from AWS by others."""
     assert attributes_md5(attributes) == digest
 
 
-# What the batches have in common; their errors are in test_actions.
+# Batches; other errors are in test_actions.
 
 
 @pytest.mark.parametrize("identifier", ["", "a b", "a:b", "é", "x" * 81, "a\n", "٣"])
-def test_bad_ids(identifier: str) -> None:
-    error = refusal("DeleteMessageBatch", Entries=[{"Id": identifier, "ReceiptHandle": "r"}])
+def test_invalid_entry_ids(identifier: str) -> None:
+    error = error_of("DeleteMessageBatch", Entries=[{"Id": identifier, "ReceiptHandle": "r"}])
     assert error.code is errors.INVALID_ENTRY_ID
 
 
-# Names on the wire, paging tokens; callers and their keys; ids.
+# Names.
 
 
 @pytest.mark.parametrize(
     "url",
     ["/", "http://host", "http://host/", "http://host/orders", "http://host/a b/c", "http://[::1/a/b", "é", "a//b"],
 )
-def test_bad_addresses(url: str) -> None:
-    with raised(errors.INVALID_ADDRESS, "is not valid for this endpoint"):
+def test_invalid_queue_urls(url: str) -> None:
+    with raises(errors.INVALID_ADDRESS, "is not valid for this endpoint"):
         queue_of(url, CONTEXT)
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_of_urls_is_bounded() -> None:
     for number in range(5_000):
         queue_of(f"http://h/000000000000/q{number}", CONTEXT)
     queue_of(f"http://{'h' * 600}/000000000000/q", CONTEXT)
@@ -245,15 +245,15 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_09", "x" * 80, "a.fifo", "A-z_09.fifo", "x" * 75 + ".fifo"])
-def test_good_names_of_new_queues(name: str) -> None:
+def test_valid_names_of_new_queues(name: str) -> None:
     fifo = name.endswith(".fifo")
     queue = new_queue(name, CONTEXT, fifo=fifo)
     assert (queue, is_fifo(queue)) == (f"000000000000/{name}", fifo)
 
 
 @pytest.mark.parametrize("name", ["a.b", "a b", "é", "a/b", "x" * 81, "a\n", "٣"])
-def test_bad_names_of_new_queues(name: str) -> None:
-    error = refusal("CreateQueue", QueueName=name)
+def test_invalid_names_of_new_queues(name: str) -> None:
+    error = error_of("CreateQueue", QueueName=name)
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert "1 to 80 in length" in error.message
 
@@ -266,7 +266,7 @@ def test_bad_names_of_new_queues(name: str) -> None:
     "arn:aws:sqs:eu-west-1:000000000000:a", "arn:aws:sqs::000000000000:a", "arn:aws:sns:us-east-1:000000000000:a",
     "arn:aws:sqs:us-east-1:000000000000:" + "x" * 257, "arn:aws:sqs:us-east-1:000000000000:" + "x" * 252 + ".fifo", URL,
 ])  # fmt: skip
-def test_what_is_no_arn_of_a_queue_here(arn: str) -> None:
+def test_invalid_arns(arn: str) -> None:
     assert queue_of_arn(arn, CONTEXT) is None
 
 
@@ -278,15 +278,14 @@ LISTING = Listing("ListQueues", "jobs-", CONTEXT)
 @pytest.mark.parametrize(
     "token", ["!", "a", "b3JkZXJz", "é", urlsafe_b64encode(b"\xff").decode(), "===", LISTING.token_after("")]
 )
-def test_a_token_that_we_did_not_make(token: str) -> None:
-    with raised(INVALID_PARAMETER_VALUE, "Invalid or expired next token; use the NextToken"):
+def test_forged_paging_tokens_are_invalid(token: str) -> None:
+    with raises(INVALID_PARAMETER_VALUE, "Invalid or expired next token; use the NextToken"):
         LISTING.name_of(token)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.integers(min_value=0), st.integers(1, 255))
-def test_a_token_with_one_byte_changed(place: int, bits: int) -> None:
-    """Is none of ours, whichever byte it is."""
+def test_a_paging_token_with_a_changed_byte_is_invalid(place: int, bits: int) -> None:
     data = bytearray(urlsafe_b64decode(LISTING.token_after("orders")))
     data[place % len(data)] ^= bits
     with pytest.raises(SqsError):
@@ -298,17 +297,17 @@ def test_a_token_with_one_byte_changed(place: int, bits: int) -> None:
     Listing("ListQueues", "jobs-", msgspec.structs.replace(CONTEXT, account="111111111111")),
     Listing("ListQueues", "jobs-", msgspec.structs.replace(CONTEXT, token_key=bytes(32))),
 ], ids=["action", "filter", "account", "server"])  # fmt: skip
-def test_a_token_of_another_listing(other: Listing) -> None:
+def test_a_paging_token_of_another_listing_is_invalid(other: Listing) -> None:
     with pytest.raises(SqsError):
         LISTING.name_of(other.token_after("orders"))
 
 
-# Callers and their keys, and the ids that clients give.
+# Callers and access keys.
 
 ACCOUNT = "111122223333"
 
 
-def test_a_user_has_an_id_of_its_own_for_ever() -> None:
+def test_sender_ids_are_stable_and_distinct() -> None:
     alice = caller_named(ACCOUNT, "alice")
     assert not alice.is_root
     assert alice.arn == "arn:aws:iam::111122223333:user/alice"
@@ -318,24 +317,24 @@ def test_a_user_has_an_id_of_its_own_for_ever() -> None:
     )
 
 
-def test_a_key_shows_whose_it_is_and_nothing_else() -> None:
+def test_the_repr_of_a_key_shows_no_secret() -> None:
     key = AccessKey(id="AKID", secret=b"hush", session_token=b"hushed", caller=caller_named(ACCOUNT, "alice"))
     assert repr(key) == "AccessKey(id='AKID', caller='arn:aws:iam::111122223333:user/alice')"
     assert "hush" not in str(key) + f"{key}"
 
 
-# The ids that clients give, and sequence numbers.
+# Ids of clients, and sequence numbers.
 
 
 @pytest.mark.parametrize("name", list(CHARACTERS_MAX))
 @pytest.mark.parametrize("value", ["", " ", "a b", "é", "a\n", "\x7f", "x" * 129])
-def test_what_an_id_may_not_have(name: str, value: str) -> None:
-    with raised(errors.INVALID_PARAMETER_VALUE, "can only include alphanumeric and punctuation"):
+def test_invalid_client_ids(name: str, value: str) -> None:
+    with raises(errors.INVALID_PARAMETER_VALUE, "can only include alphanumeric and punctuation"):
         checked_id(name, value)
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
-def test_sequence_numbers_have_twenty_digits_in_the_order_of_the_numbers(one: int, other: int) -> None:
+def test_sequence_texts_have_20_digits_and_sort_like_numbers(one: int, other: int) -> None:
     texts = [sequence_text(one), sequence_text(other)]
     assert all(text is not None and len(text) == 20 and text.isdigit() for text in texts)
     assert sorted(str(text) for text in texts) == [sequence_text(number) for number in sorted([one, other])]

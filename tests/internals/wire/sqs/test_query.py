@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from tests.clients.sqs_client import form_of_request, understood_xml
-from tests.internals.wire.sqs.requests import CONTEXT, UNHURRIED, URL
+from tests.clients.sqs_client import parse_query_reply, query_form
+from tests.internals.wire.sqs.requests import CONTEXT, NO_DEADLINE, URL
 from tests.tidy import tree
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.wire.exchange import Plan
@@ -29,15 +29,15 @@ ROOT = b"/"
 AT_QUEUE = b"/000000000000/orders"
 
 
-def ask(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> Plan:
-    """Return what the codec makes of a form that is sent to a queue."""
+def decode_form(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> Plan:
+    """Decode a form sent to the path of a queue."""
     name = action if isinstance(action, bytes) else action.encode()
     return decode(name, form_of(target, body.encode()), CONTEXT)
 
 
-def refusal(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> SqsError:
+def error_of(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> SqsError:
     with pytest.raises(SqsError) as caught:
-        ask(action, body, target=target)
+        decode_form(action, body, target=target)
     return caught.value
 
 
@@ -46,23 +46,23 @@ def refusal(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) ->
     (b"/orders", "", errors.INVALID_ADDRESS), (b"/a%2Fb/c d", "", errors.INVALID_ADDRESS),
     (b"/\xff/\xfe", "", errors.INVALID_ADDRESS), (AT_QUEUE, "QueueUrl.1=a", errors.MALFORMED_INPUT),
 ])  # fmt: skip
-def test_where_no_queue_is_said(target: bytes, body: str, code: errors.Code) -> None:
-    assert refusal("DeleteQueue", body, target=target).code is code
+def test_missing_and_invalid_queues(target: bytes, body: str, code: errors.Code) -> None:
+    assert error_of("DeleteQueue", body, target=target).code is code
 
 
 @pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
-def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
-    error = refusal(action, "QueueName=a")
+def test_actions_not_on_a_queue_are_invalid_at_its_path(action: str) -> None:
+    error = error_of(action, "QueueName=a")
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message == f"The action {action} is not valid for this endpoint."
-    assert isinstance(ask(action, "QueueName=a", target=ROOT), Plan)
+    assert isinstance(decode_form(action, "QueueName=a", target=ROOT), Plan)
 
 
 @pytest.mark.parametrize("action", [b"Foo", b"", b"\xff\x00<"])
-def test_an_action_that_is_not_here(action: bytes) -> None:
+def test_unknown_actions(action: bytes) -> None:
     with pytest.raises(SqsError) as caught:
         sqs_json.decode(action, b"", CONTEXT)
-    error = refusal(action, "%")
+    error = error_of(action, "%")
     assert (error.code, error.message) == (caught.value.code, caught.value.message)
 
 
@@ -85,8 +85,8 @@ def test_an_action_that_is_not_here(action: bytes) -> None:
     ("SendMessageBatch", "SendMessageBatchRequestEntry.1.DelaySeconds=x", "(at Entries[0].DelaySeconds)"),
     ("SetQueueAttributes", "Attribute.1.Name=a&Attribute.1.Value.1=x", "Start of structure or map found"),
 ])  # fmt: skip
-def test_what_cannot_be_converted(action: str, body: str, text: str) -> None:
-    error = refusal(action, body)
+def test_conversion_errors(action: str, body: str, text: str) -> None:
+    error = error_of(action, body)
     assert error.code is errors.MALFORMED_INPUT
     assert text in error.message
 
@@ -96,7 +96,7 @@ def test_a_client_understands_each_error(code: errors.Code) -> None:
     reply = encode_error(SqsError(code, "a < b"))
     assert (reply.status, reply.code) == (code.status, code.name)
     with pytest.raises(ClientError) as caught:
-        understood_xml("ListQueues", reply)
+        parse_query_reply("ListQueues", reply)
     assert caught.value.response["Error"] == {
         "Type": code.fault,
         "Code": code.query,
@@ -105,16 +105,16 @@ def test_a_client_understands_each_error(code: errors.Code) -> None:
     }
 
 
-def test_what_every_request_may_be_answered_with_in_query() -> None:
-    raised = {refusal("Foo").code, refusal("PurgeQueue", "%").code, refusal("PurgeQueue", "a=1&a=2").code}
-    raised |= {refusal("PurgeQueue", "Version=1").code, refusal("PurgeQueue", target=b"/orders").code}
+def test_common_errors_of_the_protocol_are_documented() -> None:
+    raised = {error_of("Foo").code, error_of("PurgeQueue", "%").code, error_of("PurgeQueue", "a=1&a=2").code}
+    raised |= {error_of("PurgeQueue", "Version=1").code, error_of("PurgeQueue", target=b"/orders").code}
     page = runpy.run_path(str(tree.ROOT / "scripts" / "sqs_page.py"))
     assert raised == {*page["BY_PROTOCOL"]["Query"], errors.UNKNOWN_OPERATION}
     assert errors.UNKNOWN_OPERATION in page["EVERYWHERE"]
 
 
 def members_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Return requests, or parts of them, of the type ``kind``, as a client of botocore gives them."""
+    """Return requests, or parts of them, of the type ``kind``, in the form that botocore takes."""
     strategy: st.SearchStrategy[Any] = _MEMBERS[type(kind)](kind)
     return strategy
 
@@ -132,8 +132,8 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 _MEMBERS: dict[type, Any] = {
     inspect.UnionType: _present,
     inspect.StructType: _structures,
-    # An empty list and a structure without members are nothing in a form, so no test can tell them from each other.
-    inspect.ListType: lambda kind: st.lists(members_of(kind.item_type).filter(_is_something), min_size=1, max_size=3),
+    # In a form, an empty list and an empty structure are both absent.
+    inspect.ListType: lambda kind: st.lists(members_of(kind.item_type).filter(_is_not_empty), min_size=1, max_size=3),
     inspect.DictType: lambda kind: st.dictionaries(TEXT, members_of(kind.value_type), min_size=1, max_size=3),
     inspect.StrType: lambda kind: TEXT,
     inspect.IntType: lambda kind: st.integers(kind.ge or 0, kind.le or 2**31),
@@ -141,18 +141,18 @@ _MEMBERS: dict[type, Any] = {
 }
 
 
-def _is_something(part: Any) -> bool:
+def _is_not_empty(part: Any) -> bool:
     return bool(part != {})
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(data=st.data(), action=st.sampled_from(list(ACTIONS)))
 def test_a_request_is_the_same_in_both_protocols(data: st.DataObject, action: str) -> None:
-    """Whatever its members hold; botocore writes the form."""
+    """botocore encodes the form."""
     request = ACTIONS[action].request
     members = data.draw(_structures(inspect.type_info(request)))
     in_json = msgspec.json.decode(msgspec.json.encode(members), type=request)
-    form = Form(ROOT, b"", form_of_request(action, members).encode())
+    form = Form(ROOT, b"", query_form(action, members).encode())
     in_query = msgspec.convert(read_members(request, parameters(form), action), request)
     if hasattr(in_query, "entries") and "Entries" not in members:
         in_json = msgspec.structs.replace(in_json, entries=[])
@@ -160,7 +160,7 @@ def test_a_request_is_the_same_in_both_protocols(data: st.DataObject, action: st
 
 
 def check(action: bytes, form: Form) -> None:
-    """Fail unless ``form`` gives a call, or an error that can be sent."""
+    """Assert that ``form`` decodes to a plan or raises an error that can be encoded."""
     try:
         outcome = decode(action, form, CONTEXT)
     except SqsError as error:
@@ -171,13 +171,13 @@ def check(action: bytes, form: Form) -> None:
         assert isinstance(outcome, Plan)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(action=st.sampled_from([*map(str.encode, ACTIONS), b"Foo"]) | st.binary(), target=st.binary(), body=st.binary())
-def test_any_bytes_give_a_call_or_an_error(action: bytes, target: bytes, body: bytes) -> None:
+def test_any_bytes_decode_or_raise_an_sqs_error(action: bytes, target: bytes, body: bytes) -> None:
     check(action, form_of(target, body))
 
 
-PARTS = st.sampled_from(
+NAME_PARTS = st.sampled_from(
     [
         "QueueUrl", "QueueName", "Attribute", "AttributeName", "AttributeNames", "MessageAttribute", "Name", "Value",
         "Key", "Tag", "SendMessageBatchRequestEntry", "DeleteMessageBatchRequestEntry", "Id", "MessageBody",
@@ -186,31 +186,31 @@ PARTS = st.sampled_from(
         "AWSTraceHeader", "NextToken", "member", "entry", "0", "1", "2", "3", "",
     ]
 )  # fmt: skip
-NAMES = st.lists(PARTS, min_size=1, max_size=9).map(".".join)
+NAMES = st.lists(NAME_PARTS, min_size=1, max_size=9).map(".".join)
 VALUES = st.sampled_from(
     [URL, "String", "Binary", "Number", "a", "1", "YQ==", "2012-11-05", "All", "%", "%41", "%ff", ""]
 )
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(
     action=st.sampled_from(list(ACTIONS)),
     pairs=st.lists(st.tuples(NAMES, VALUES | TEXT), max_size=8),
     target=st.sampled_from([ROOT, AT_QUEUE]),
 )
-def test_any_parameters_give_a_call_or_an_error(action: str, pairs: list[tuple[str, str]], target: bytes) -> None:
+def test_any_parameters_decode_or_raise_an_sqs_error(action: str, pairs: list[tuple[str, str]], target: bytes) -> None:
     body = "&".join(f"{name}={value}" for name, value in pairs)
     check(action.encode(), form_of(target, body.encode()))
 
 
-# Parameters become a tree of their names, with bounded work, or are refused.
+# Parameters.
 
 
 def form(body: bytes, *, query: bytes = b"") -> Form:
     return Form(b"/", query, body)
 
 
-def form_refusal(read: Form) -> SqsError:
+def form_error(read: Form) -> SqsError:
     with pytest.raises(SqsError) as caught:
         parameters(read)
     return caught.value
@@ -219,41 +219,40 @@ def form_refusal(read: Form) -> SqsError:
 @pytest.mark.parametrize(
     ("contradiction", "name"), [(b"a=b&a=c", "a"), (b"a=b&a.1=c", "a.1"), (b"a.1=c&a=b", "a"), (b"a.1=c&a=", "a")]
 )
-def test_two_values_contradict_each_other(contradiction: bytes, name: str) -> None:
-    error = form_refusal(form(contradiction))
+def test_a_parameter_with_two_values_is_refused(contradiction: bytes, name: str) -> None:
+    error = form_error(form(contradiction))
     assert error.code is errors.MALFORMED_INPUT
     assert error.message == f"The parameter {name} has two values; send it once."
     first, _, second = contradiction.partition(b"&")
-    assert form_refusal(form(second, query=first)).message == error.message
+    assert form_error(form(second, query=first)).message == error.message
 
 
 @pytest.mark.parametrize("text", [b"a=%", b"a=%4", b"a=%4g", b"a=%%41", b"%=a", b"a=+%-1"])
-def test_an_escape_needs_two_digits(text: bytes) -> None:
-    """Anything else is no escape, and nobody guesses what it was."""
-    error = form_refusal(form(text))
+def test_invalid_percent_escapes_are_refused(text: bytes) -> None:
+    error = form_error(form(text))
     assert error.code is errors.MALFORMED_QUERY_STRING
     assert "percent sign" in error.message
 
 
 @pytest.mark.parametrize("text", [b"a=%ff", b"a=\xff", b"a=%ED%A0%80", b"%c3=a"])
-def test_text_is_utf_8(text: bytes) -> None:
-    error = form_refusal(form(text))
+def test_invalid_utf_8_is_refused(text: bytes) -> None:
+    error = form_error(form(text))
     assert error.code is errors.MALFORMED_QUERY_STRING
     assert "UTF-8" in error.message
 
 
 def test_parameters_are_counted_before_they_are_split() -> None:
-    """Up to the limit they are read, one more is refused; query string and body count together."""
+    """Query string and body count together."""
     most = b"&".join(b"p%d=" % number for number in range(QUERY_PARAMETERS_MAX - 1))
     assert len(parameters(form(most))) == QUERY_PARAMETERS_MAX - 1
     assert len(parameters(form(most[5:], query=b"p0="))) == QUERY_PARAMETERS_MAX - 1
     for read in (form(most + b"&x&y"), form(most, query=b"&x"), form(b"&" * QUERY_PARAMETERS_MAX)):
-        error = form_refusal(read)
+        error = form_error(read)
         assert error.code is errors.MALFORMED_INPUT
         assert error.message == "The request has more than 1024 parameters; send fewer."
 
 
-def test_a_name_is_taken_apart_to_a_fixed_depth() -> None:
+def test_parameter_names_are_split_to_a_fixed_depth() -> None:
     tree = parameters(form(b"a" + b".a" * 1_000_000 + b"=x"))
     depth = 0
     while isinstance(below := tree["a"] if "a" in tree else tree.popitem()[1], dict):
@@ -276,7 +275,7 @@ def test_the_largest_body_takes_little_memory(body: bytes) -> None:
     assert peak_bytes < 5 * HTTP_BODY_BYTES_MAX
 
 
-# A tree of parameters becomes the members of a request, by the types of its struct.
+# Members.
 
 
 class Part(Shape, frozen=True, kw_only=True):
@@ -286,8 +285,8 @@ class Part(Shape, frozen=True, kw_only=True):
     values: list[bytes] | None = None
 
 
-class Asked(Shape, frozen=True, kw_only=True):
-    """A request with one member of each kind."""
+class SampleRequest(Shape, frozen=True, kw_only=True):
+    """A request with one member of each type."""
 
     text: str = ""
     number: Integer | None = None
@@ -298,14 +297,14 @@ class Asked(Shape, frozen=True, kw_only=True):
     entries: list[Part] | None = None
 
 
-read = partial(read_members, Asked, action="Do")
+read = partial(read_members, SampleRequest, action="Do")
 
 
 def members(body: bytes) -> dict[str, Any]:
     return read(parameters(Form(b"/", b"", body)))
 
 
-def members_refusal(body: bytes) -> SqsError:
+def members_error(body: bytes) -> SqsError:
     with pytest.raises(SqsError) as caught:
         members(body)
     return caught.value
@@ -313,9 +312,9 @@ def members_refusal(body: bytes) -> SqsError:
 
 @pytest.mark.parametrize("index", ["0", "-1", "01", "x", "", "1x", "1 ", "٣", "1000000000", "member"])
 @pytest.mark.parametrize("body", ["Name.{}=a", "Name.1=a&Name.{}=b", "Tag.{}.Key=a", "Part.{}.Id=b"])
-def test_an_index_is_a_number_from_1_on(body: str, index: str) -> None:
-    """In the words of AWS; a list with ``.member.`` in it is refused as it is there."""
-    error = members_refusal(body.format(index).encode())
+def test_invalid_indices_are_refused(body: str, index: str) -> None:
+    """With the text of AWS; ``.member.`` is refused too, as on AWS."""
+    error = members_error(body.format(index).encode())
     assert error.code is errors.MALFORMED_INPUT
     assert error.message == f"{index} is not a valid index"
 
@@ -324,9 +323,9 @@ def test_an_index_is_a_number_from_1_on(body: str, index: str) -> None:
     "body",
     [b"Names.1=a", b"Names.member.1=a", b"tags.1.Key=a&tags.1.Value=b", b"Entries.1.Id=a", b"Setting.1.Name.1=a"],
 )
-def test_a_list_where_none_belongs(body: bytes) -> None:
-    """Under the name that it has in JSON, it would be lost."""
-    error = members_refusal(body)
+def test_a_list_with_a_json_name_is_refused(body: bytes) -> None:
+    """Ignoring it would lose the list."""
+    error = members_error(body)
     assert error.code is errors.MALFORMED_INPUT
     assert error.message == "Start of list found where not expected"
 
@@ -335,8 +334,8 @@ def test_a_list_where_none_belongs(body: bytes) -> None:
     (b"Tag.1.Value=b", "Tag.1.Key"), (b"Tag.7.Key=b", "Tag.7.Value"), (b"Tag.1=b", "Tag.1.Key"),
     (b"Tag.Key=b", "Tag.Value"), (b"Setting.1.Value.Id=b", "Setting.1.Name"),
 ])  # fmt: skip
-def test_an_entry_needs_key_and_value(body: bytes, missing: str) -> None:
-    """The parameter that is missing is named as the client would have sent it."""
-    error = members_refusal(body)
+def test_an_entry_of_a_map_needs_key_and_value(body: bytes, missing: str) -> None:
+    """The error has the name of the missing parameter."""
+    error = members_error(body)
     assert error.code is errors.MISSING_PARAMETER
     assert error.message == f"The request must contain the parameter {missing}."

@@ -1,4 +1,4 @@
-"""The actions on queues, their tags, permissions and move tasks; what their attributes may be, and what is shown."""
+"""The actions on queues, their attributes, tags, permissions and move tasks."""
 
 import json
 from base64 import b64encode
@@ -15,9 +15,9 @@ from tests.internals.wire.sqs.requests import (
     QUEUE,
     VIEW,
     decode_request,
+    error_of,
     parsed_reply,
-    raised,
-    refusal,
+    raises,
 )
 from tests.internals.wire.sqs.test_actions import STATEMENT
 from veilmq.core.commands import (
@@ -39,58 +39,58 @@ from veilmq.wire.sqs.queues import Grant, Revoke, read_tags
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
 
 
-# Tags of queues beyond their errors.
+# Tags.
 
 
 @pytest.mark.parametrize("key", ["a", "é", "a b", "_.:/=+-@", "x" * 128, "awsome", "x-aws:a"])
-def test_good_keys_and_values(key: str) -> None:
-    """Letters of any alphabet, digits, spaces and a few signs; a value may be empty."""
+def test_valid_tags(key: str) -> None:
+    """Letters of any script, digits, spaces and some signs; a value may be empty."""
     assert read_tags({key: ""}, QUEUE) == {key: ""}
     assert read_tags({key: key * 2}, QUEUE) == {key: key * 2}
 
 
 @pytest.mark.parametrize("key", ["", "x" * 129, "aws:a", "AWS:a", "a\n", "a*", "a?"])
-def test_bad_keys(key: str) -> None:
-    for error in (refusal("TagQueue", Tags={key: "x"}), refusal("UntagQueue", TagKeys=["ok", key])):
+def test_invalid_tag_keys(key: str) -> None:
+    for error in (error_of("TagQueue", Tags={key: "x"}), error_of("UntagQueue", TagKeys=["ok", key])):
         assert error.code is errors.INVALID_PARAMETER_VALUE
         assert "1 to 128 characters" in error.message or "between 1 and 128 characters" in error.message
 
 
 @pytest.mark.parametrize("value", ["x" * 257, "a\n", "a*"])
-def test_bad_values(value: str) -> None:
-    error = refusal("TagQueue", Tags={"a": value})
+def test_invalid_tag_values(value: str) -> None:
+    error = error_of("TagQueue", Tags={"a": value})
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert "A tag's value has up to 256 characters" in error.message
 
 
-# AddPermission and RemovePermission: what they make of a policy; and the attribute that holds it.
+# AddPermission, RemovePermission and the attribute Policy.
 
 
-def granted(**members: Any) -> dict[str, Any]:
-    asked = {"Label": "send", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]} | members
-    command = decode_request("AddPermission", **asked).command
+def grant_statement(**members: Any) -> dict[str, Any]:
+    request = {"Label": "send", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]} | members
+    command = decode_request("AddPermission", **request).command
     assert isinstance(command, EditQueue)
     assert isinstance(command.edit, Grant)
     return command.edit.statement
 
 
-def refused(edit: Grant | Revoke, text: str) -> SqsError:
-    """Return the error with which an edit of the policy ``text`` is refused."""
+def edit_error(edit: Grant | Revoke, text: str) -> SqsError:
+    """Return the error of an edit of the policy ``text``."""
     with pytest.raises(EditRefused) as caught:
         edit(text)
     assert isinstance(caught.value.reason, SqsError)
     return caught.value.reason
 
 
-def test_one_is_a_text_and_several_are_a_list() -> None:
-    """As AWS writes them; what is given twice counts once."""
-    assert granted() == STATEMENT
-    both = granted(AWSAccountIds=["111111111111", "222222222222"], Actions=["SendMessage", "*", "SendMessage"])
+def test_single_values_of_a_statement_are_texts() -> None:
+    """As on AWS; repeated values are omitted."""
+    assert grant_statement() == STATEMENT
+    both = grant_statement(AWSAccountIds=["111111111111", "222222222222"], Actions=["SendMessage", "*", "SendMessage"])
     assert both["Principal"] == {"AWS": ["arn:aws:iam::111111111111:root", "arn:aws:iam::222222222222:root"]}
     assert both["Action"] == ["SQS:SendMessage", "SQS:*"]
 
 
-def test_the_first_permission_begins_a_policy_and_the_last_one_ends_it() -> None:
+def test_the_first_permission_creates_a_policy_and_the_last_removes_it() -> None:
     first = Grant(STATEMENT)("")
     assert json.loads(first) == {"Version": "2008-10-17", "Id": f"{ARN}/SQSDefaultPolicy", "Statement": [STATEMENT]}
     second = Grant(STATEMENT | {"Sid": "more"})(first)
@@ -100,7 +100,7 @@ def test_the_first_permission_begins_a_policy_and_the_last_one_ends_it() -> None
     assert Revoke("more")(second) == first
 
 
-def test_the_owners_own_statements_stay_as_they_are() -> None:
+def test_other_statements_do_not_change() -> None:
     own = {
         "Effect": "Deny",
         "Principal": "*",
@@ -113,21 +113,21 @@ def test_the_owners_own_statements_stay_as_they_are() -> None:
     assert json.loads(Revoke("send")(json.dumps(both)))["Statement"] == [own]
 
 
-def test_a_policy_has_an_end() -> None:
+def test_limits_of_a_policy() -> None:
     """Twenty statements, and 8,192 bytes."""
     text = ""
     for number in range(20):
         text = Grant(STATEMENT | {"Sid": str(number)})(text)
-    error = refused(Grant(STATEMENT), text)
+    error = edit_error(Grant(STATEMENT), text)
     assert (error.code, error.message) == (errors.OVER_LIMIT, "21 statements were found, maximum allowed is 20.")
     long = STATEMENT | {"Principal": {"AWS": ["111111111111"] * 500}}
-    error = refused(Grant(long | {"Sid": "b"}), Grant(long)(""))
+    error = edit_error(Grant(long | {"Sid": "b"}), Grant(long)(""))
     assert error.code is errors.OVER_LIMIT
     assert "8192 bytes" in error.message
 
 
-def test_what_is_no_policy_is_not_kept() -> None:
-    error = refusal("SetQueueAttributes", Attributes={"Policy": "x"})
+def test_an_invalid_policy_is_refused() -> None:
+    error = error_of("SetQueueAttributes", Attributes={"Policy": "x"})
     assert error.code is errors.INVALID_ATTRIBUTE_VALUE
     assert error.message == "Invalid value for the parameter Policy. Reason: It is not JSON."
 
@@ -136,7 +136,6 @@ def test_what_is_no_policy_is_not_kept() -> None:
 
 
 def task(status: MoveStatus = MoveStatus.RUNNING, failure: str | None = None) -> MoveTask:
-    """Return a task as the engine tells it."""
     return MoveTask(
         id=ID,
         source=QUEUE,
@@ -161,14 +160,14 @@ def handle(**members: object) -> str:
     "x", "é", "!" + HANDLE, HANDLE + "\n", b64encode(b"\xff").decode(), b64encode(b"[" * 50_000).decode(),
     handle(taskId=ID_TEXT), handle(sourceArn=ARN), handle(taskId="x", sourceArn=ARN), handle(taskId=1, sourceArn=ARN),
 ])  # fmt: skip
-def test_what_is_no_handle(text: str) -> None:
-    with raised(errors.INVALID_PARAMETER_VALUE, r"^Value for parameter TaskHandle is invalid\.$"):
+def test_invalid_task_handles(text: str) -> None:
+    with raises(errors.INVALID_PARAMETER_VALUE, r"^Value for parameter TaskHandle is invalid\.$"):
         task_of(text, CONTEXT)
 
 
 @pytest.mark.parametrize("arn", ["arn:aws:sqs:invalid:x:y", ARN.replace("000000000000", "111111111111")])
-def test_a_handle_of_elsewhere(arn: str) -> None:
-    with raised(errors.RESOURCE_NOT_FOUND, "specified for the SourceArn parameter doesn't exist"):
+def test_task_handles_of_other_regions_and_accounts(arn: str) -> None:
+    with raises(errors.RESOURCE_NOT_FOUND, "specified for the SourceArn parameter doesn't exist"):
         task_of(handle(taskId=ID_TEXT, sourceArn=arn), CONTEXT)
 
 
@@ -177,8 +176,8 @@ def test_a_handle_of_elsewhere(arn: str) -> None:
     ("StartMessageMoveTask", "DestinationArn", {"SourceArn": ARN}),
     ("ListMessageMoveTasks", "SourceArn", {}),
 ])  # fmt: skip
-def test_a_task_of_a_queue_of_another_account(action: str, member: str, others: dict[str, str]) -> None:
-    error = refusal(action, **others | {member: ARN.replace("000000000000", "111111111111")})
+def test_moves_in_another_account_are_refused(action: str, member: str, others: dict[str, str]) -> None:
+    error = error_of(action, **others | {member: ARN.replace("000000000000", "111111111111")})
     assert error.code is errors.RESOURCE_NOT_FOUND
     assert f"specified for the {member} parameter doesn't exist" in error.message
 
@@ -187,13 +186,13 @@ def test_a_task_of_a_queue_of_another_account(action: str, member: str, others: 
     (SOURCE_UNKNOWN, "CouldNotDetermineMessageSource"),
     (QUEUE_MISSING, "AWS.SimpleQueueService.NonExistentQueue"),
 ])  # fmt: skip
-def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> None:
-    (told,) = parsed_reply("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
-    assert (told["Status"], told["FailureReason"]) == ("FAILED", reason)
-    assert "TaskHandle" not in told
+def test_failure_reasons_have_the_names_of_aws(failure: str, reason: str) -> None:
+    (entry,) = parsed_reply("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
+    assert (entry["Status"], entry["FailureReason"]) == ("FAILED", reason)
+    assert "TaskHandle" not in entry
 
 
-# Queue attributes: what may be set, to what, and what is shown.
+# Queue attributes.
 
 RANGES = {
     "VisibilityTimeout": (0, 43_200),
@@ -205,50 +204,50 @@ RANGES = {
     "VeilmqInFlightMax": (1, 1_000_000),
     "VeilmqReceivesPerSecond": (0, 1_000_000),
 }
-NOT_ON_THE_WIRE = {"purges", "tags"}
-OURS = {
+NOT_ATTRIBUTES = {"purges", "tags"}
+VEILMQ_NAMES = {
     "VeilmqInFlightMax", "VeilmqVisibilityRules", "VeilmqEventLog", "VeilmqReceivesPerSecond", "VeilmqSmqBase64",
     "VeilmqSmqLogging",
 }  # fmt: skip
 FIFO = "000000000000/orders.fifo"
 
 
-def test_the_names_are_those_of_the_service_model() -> None:
-    assert set(service_model().shape_for("QueueAttributeName").enum) | OURS == NAMES
-    assert all(name.startswith("Veilmq") for name in OURS)
+def test_attribute_names_match_the_service_model() -> None:
+    assert set(service_model().shape_for("QueueAttributeName").enum) | VEILMQ_NAMES == NAMES
+    assert all(name.startswith("Veilmq") for name in VEILMQ_NAMES)
 
 
-def test_every_field_of_the_settings_is_of_one_attribute() -> None:
+def test_every_setting_has_one_attribute() -> None:
     fields = [field for setting in SETTINGS.values() for field in setting.fields]
-    assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ON_THE_WIRE)
+    assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ATTRIBUTES)
     assert {ATTRIBUTE_OF[field] for field in fields} == set(SETTINGS)
 
 
-def taken(name: str, text: str, queue: str = QUEUE) -> dict[str, Any]:
+def read_attribute(name: str, text: str, queue: str = QUEUE) -> dict[str, Any]:
     return read_settings({name: text}, queue, CONTEXT)
 
 
-def shown(*names: str, queue: str = QUEUE, **settings: Any) -> dict[str, str]:
-    """Return what is told of a queue that has these settings."""
+def shown_attributes(*names: str, queue: str = QUEUE, **settings: Any) -> dict[str, str]:
+    """Return the attributes of a queue with ``settings``."""
     return describe(msgspec.structs.replace(VIEW, queue=queue, settings=QueueSettings(**settings)), names, CONTEXT)
 
 
 @pytest.mark.parametrize(("text", "why"), [
     ("{}", "missing required field"), ("é" * 32_769, "at most 65,536 bytes"), (" " * 65_536, "truncated")
 ], ids=["no table", "too long", "just not too long"])  # fmt: skip
-def test_visibility_rules_that_are_none(text: str, why: str) -> None:
-    with raised(errors.INVALID_ATTRIBUTE_VALUE, f"VeilmqVisibilityRules.*{why}"):
-        taken("VeilmqVisibilityRules", text)
+def test_invalid_visibility_rules(text: str, why: str) -> None:
+    with raises(errors.INVALID_ATTRIBUTE_VALUE, f"VeilmqVisibilityRules.*{why}"):
+        read_attribute("VeilmqVisibilityRules", text)
 
 
 @pytest.mark.parametrize("name", list(RANGES))
-def test_the_borders_of_each_number(name: str) -> None:
+def test_ranges_of_number_attributes(name: str) -> None:
     least, most = RANGES[name]
     (field,) = SETTINGS[name].fields
-    assert [taken(name, str(value)) for value in (least, most)] == [{field: least}, {field: most}]
+    assert [read_attribute(name, str(value)) for value in (least, most)] == [{field: least}, {field: most}]
     for value in (least - 1, most + 1):
-        with raised(errors.INVALID_ATTRIBUTE_VALUE, f"between {least} and {most}"):
-            taken(name, str(value))
+        with raises(errors.INVALID_ATTRIBUTE_VALUE, f"between {least} and {most}"):
+            read_attribute(name, str(value))
 
 
 RULES = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "default": 0}'
@@ -270,10 +269,10 @@ RULES = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "
     ("VeilmqVisibilityRules", RULES, {"visibility_rules": RULES}),
     ("VeilmqVisibilityRules", "", {"visibility_rules": ""}),
 ])  # fmt: skip
-def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, Any]) -> None:
-    """What is given up with empty text is not told: of the server's own quota the queue tells nothing."""
-    assert taken(name, text, FIFO) == changes
-    assert shown(name, queue=FIFO, **{"fifo": True} | changes) == ({name: text} if text else {})
+def test_attributes_are_read_and_written(name: str, text: str, changes: dict[str, Any]) -> None:
+    """An empty text removes the setting, which is then not shown."""
+    assert read_attribute(name, text, FIFO) == changes
+    assert shown_attributes(name, queue=FIFO, **{"fifo": True} | changes) == ({name: text} if text else {})
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -281,26 +280,25 @@ def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, Any
     ("SqsManagedSseEnabled", "yes"), ("KmsMasterKeyId", "x" * 2_049), ("KmsMasterKeyId", "a\nb"),
     ("VeilmqEventLog", "on"),
 ])  # fmt: skip
-def test_a_word_that_there_is_not(name: str, text: str) -> None:
-    with raised(errors.INVALID_ATTRIBUTE_VALUE, f"^Invalid value for the parameter {name}. Reason: Must be "):
-        taken(name, text, FIFO)
+def test_invalid_attribute_values(name: str, text: str) -> None:
+    with raises(errors.INVALID_ATTRIBUTE_VALUE, f"^Invalid value for the parameter {name}. Reason: Must be "):
+        read_attribute(name, text, FIFO)
 
 
 @pytest.mark.parametrize("text", ["", " 5", "5 ", "+5", "-0", "5.0", "1e1", "x", "٣", "5\n", "0x5", "9" * 5_000])
-def test_a_value_is_a_whole_number_in_ascii(text: str) -> None:
-    """Anything else is refused."""
-    error = refusal("SetQueueAttributes", Attributes={"DelaySeconds": text})
+def test_only_ascii_digits_are_numbers(text: str) -> None:
+    error = error_of("SetQueueAttributes", Attributes={"DelaySeconds": text})
     assert error.code is errors.INVALID_ATTRIBUTE_VALUE
 
 
 @pytest.mark.parametrize("name", [*READ_ONLY, "All", "Foo", "", "delayseconds"])
-def test_what_cannot_be_set_is_an_unknown_attribute(name: str) -> None:
+def test_read_only_and_unknown_attributes_cannot_be_set(name: str) -> None:
     """As on AWS."""
-    error = refusal("SetQueueAttributes", Attributes={name: "1"})
+    error = error_of("SetQueueAttributes", Attributes={name: "1"})
     assert (error.code, error.message) == (errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
 
 
-# RedrivePolicy and RedriveAllowPolicy: what is read, what is refused, what is shown.
+# RedrivePolicy and RedriveAllowPolicy.
 
 DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"
 REDRIVE = "RedrivePolicy"
@@ -308,9 +306,9 @@ ALLOW = "RedriveAllowPolicy"
 
 
 @pytest.mark.parametrize("text", ["x", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=["text", "list", "deep", "half"])
-def test_a_redrive_policy_that_is_no_map(text: str) -> None:
-    with raised(errors.INVALID_ATTRIBUTE_VALUE, r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$"):
-        taken(REDRIVE, text)
+def test_invalid_json_in_a_redrive_policy(text: str) -> None:
+    with raises(errors.INVALID_ATTRIBUTE_VALUE, r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$"):
+        read_attribute(REDRIVE, text)
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -322,15 +320,15 @@ def test_a_redrive_policy_that_is_no_map(text: str) -> None:
     (json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}),
         "you must set redrivePermission to byQueue."),
 ])  # fmt: skip
-def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> None:
+def test_invalid_redrive_allow_policies(text: str, reason: str) -> None:
     with pytest.raises(SqsError) as caught:
-        taken(ALLOW, text)
+        read_attribute(ALLOW, text)
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
     assert "for parameter RedriveAllowPolicy is invalid. Reason: " in caught.value.message
     assert reason in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"}), "[" * 100_000, '{"a": "\ud800"}'])
-def test_a_redrive_allow_policy_of_no_kind(text: str) -> None:
-    with raised(errors.INVALID_ATTRIBUTE_VALUE, "one of allowAll, denyAll, byQueue, and with byQueue the list"):
-        taken(ALLOW, text)
+def test_redrive_allow_policies_of_another_form(text: str) -> None:
+    with raises(errors.INVALID_ATTRIBUTE_VALUE, "one of allowAll, denyAll, byQueue, and with byQueue the list"):
+        read_attribute(ALLOW, text)

@@ -1,4 +1,4 @@
-"""Signature Version 4: the canonical form and the checks."""
+"""Signature Version 4."""
 
 import time
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.internals.wire.sqs.requests import UNHURRIED
+from tests.internals.wire.sqs.requests import NO_DEADLINE
 from veilmq.wire.exchange import AccessKey, caller_named
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import Code, SqsError
@@ -24,7 +24,7 @@ from veilmq.wire.sqs.signatures import Verifier, canonical_path, canonical_query
     (b"/a//b/./c", b"/a/b/c"), (b"/a b", b"/a%20b"), (b"/a%20b", b"/a%2520b"), (b"/a~_-.b", b"/a~_-.b"),
     (b"/\xc3\xbc", b"/%C3%BC"),
 ])  # fmt: skip
-def test_a_path_is_freed_of_dots_and_encoded_once_more(raw: bytes, form: bytes) -> None:
+def test_canonical_path(raw: bytes, form: bytes) -> None:
     assert canonical_path(raw) == form
 
 
@@ -33,11 +33,11 @@ def test_a_path_is_freed_of_dots_and_encoded_once_more(raw: bytes, form: bytes) 
     (b"a-b=1&a=2", b"a=2&a-b=1"), (b"A=1&a=1&B=1", b"A=1&B=1&a=1"), (b"a=x+y&b=x%20y", b"a=x%20y&b=x%20y"),
     (b"a=%2b&b=%2B", b"a=%2B&b=%2B"), (b"a=1=2", b"a=1%3D2"), (b"a=/~", b"a=%2F~"),
 ])  # fmt: skip
-def test_a_query_is_decoded_encoded_and_sorted(raw: bytes, form: bytes) -> None:
+def test_canonical_query(raw: bytes, form: bytes) -> None:
     assert canonical_query(query_pairs(raw)) == form
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(st.binary(max_size=30))
 def test_a_canonical_query_is_its_own_canonical_form(raw: bytes) -> None:
     form = canonical_query(query_pairs(raw))
@@ -45,11 +45,11 @@ def test_a_canonical_query_is_its_own_canonical_form(raw: bytes) -> None:
     assert sorted(query_pairs(form)) == sorted(query_pairs(raw))
 
 
-def test_white_space_of_a_header_counts_once_and_only_inside() -> None:
+def test_white_space_of_headers_is_trimmed_and_collapsed() -> None:
     assert single_spaced(b"  a \t b  ") == b"a b"
 
 
-# Signatures: AWS's published examples, botocore as an oracle at random, every way to be refused, no secret shown.
+# Signatures: the published examples of AWS, random requests signed by botocore, and all errors.
 
 EXAMPLE_SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 EXAMPLE_S = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()
@@ -68,15 +68,13 @@ HOST = "queues.example:9324"
 
 
 class SignedRequest(NamedTuple):
-    """A request as it was sent."""
-
     method: bytes
     target: bytes
     headers: dict[bytes, bytes]
     body: bytes
 
 
-def examples(**more: AccessKey) -> Verifier:
+def example_verifier(**more: AccessKey) -> Verifier:
     key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET.encode(), caller=caller_named("123456789012"))
     return Verifier({key.id: key}, region="us-east-1", service="service")
 
@@ -89,22 +87,21 @@ def verify(by: Verifier, request: SignedRequest, now_s: float = EXAMPLE_S) -> An
     return by.verify(*request, now_s)
 
 
-def refusal(request: SignedRequest, *, by: Verifier | None = None, now_s: float = EXAMPLE_S) -> SqsError:
+def error_of(request: SignedRequest, *, by: Verifier | None = None, now_s: float = EXAMPLE_S) -> SqsError:
     with pytest.raises(SqsError) as caught:
         verify(by or verifier(), request, now_s)
     return caught.value
 
 
-def frozen(monkeypatch: pytest.MonkeyPatch, at_s: float = EXAMPLE_S) -> None:
-    """Have botocore sign at ``at_s``."""
+def freeze_signing(monkeypatch: pytest.MonkeyPatch, at_s: float = EXAMPLE_S) -> None:
+    """Make botocore sign at ``at_s``."""
     instant = datetime.fromtimestamp(at_s, tz=UTC).replace(tzinfo=None)
     monkeypatch.setattr(auth, "get_current_datetime", lambda: instant)
 
 
 @pytest.fixture(autouse=True)
-def then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Botocore signs at the instant of the examples."""
-    frozen(monkeypatch)
+def sign_at_the_time_of_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze_signing(monkeypatch)
 
 
 def signed(
@@ -118,7 +115,7 @@ def signed(
     service: str = "sqs",
     presigned_s: int | None = None,
 ) -> SignedRequest:
-    """Return a request as botocore signs it, in its header, or presigned for ``presigned_s`` seconds."""
+    """Return a request signed by botocore in its header, or presigned for ``presigned_s`` seconds."""
     made = AWSRequest(method, f"http://{HOST}{path}", headers={"Host": HOST} | (headers or {}), data=body)
     token = key.session_token.decode() if key.session_token is not None else None
     credentials = Credentials(key.id, key.secret.decode(), token)
@@ -157,17 +154,17 @@ def signed(
         "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a", b"Param1=value1",
         id="post-x-www-form-urlencoded"),
 ])  # fmt: skip
-def test_the_published_examples(
+def test_published_examples_of_aws(
     method: bytes, target: bytes, more: dict[bytes, bytes], names: str, signature: str, body: bytes
 ) -> None:
-    """Signatures of AWS's Signature Version 4 test suite are genuine, and no other one of the same request is."""
+    """From the Signature Version 4 test suite of AWS; another signature of the same request is invalid."""
     headers = {b"host": b"example.amazonaws.com", b"x-amz-date": b"20150830T123600Z"} | more
     authorization = EXAMPLE.format(names, signature).encode()
     request = SignedRequest(method, target, headers | {b"authorization": authorization}, body)
-    assert verify(examples(), request).account == "123456789012"
+    assert verify(example_verifier(), request).account == "123456789012"
     other = EXAMPLE.format(names, signature[::-1]).encode()
-    changed = request._replace(headers=headers | {b"authorization": other})
-    assert refusal(changed, by=examples()).code is errors.SIGNATURE_DOES_NOT_MATCH
+    other_request = request._replace(headers=headers | {b"authorization": other})
+    assert error_of(other_request, by=example_verifier()).code is errors.SIGNATURE_DOES_NOT_MATCH
 
 
 VALUE = st.text(st.sampled_from("ab~ +%/,;=\té"), max_size=12)
@@ -175,7 +172,7 @@ NAME = st.sampled_from(["x-amz-meta", "content-type", "x-other", "accept"])
 PATHS = st.lists(st.sampled_from(["", ".", "..", "a", "b%20c", "d e", "ü", "f+g", "1~2", "q.fifo"]), max_size=5)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(
     path=PATHS.map("/".join),
     headers=st.dictionaries(NAME, VALUE, max_size=3),
@@ -183,10 +180,10 @@ PATHS = st.lists(st.sampled_from(["", ".", "..", "a", "b%20c", "d e", "ü", "f+g
     key=st.sampled_from([KEY, TEMPORARY]),
     method=st.sampled_from(["GET", "POST"]),
 )
-def test_what_botocore_signs_is_genuine(
+def test_signatures_of_botocore_verify(
     path: str, headers: dict[str, str], body: bytes, key: AccessKey, method: str
 ) -> None:
-    """Whatever path, headers and body; the second time too, and no more once anything differs."""
+    """With a cached scope too; any change of the request invalidates the signature."""
     request = signed(method=method, path=f"/{path}", headers=headers, body=body, key=key)
     by = verifier()
     assert verify(by, request) is ALICE
@@ -198,16 +195,16 @@ def test_what_botocore_signs_is_genuine(
         request._replace(target=request.target + b"?x"),
         request._replace(headers={**request.headers, b"host": b"elsewhere"}),
     ):
-        assert refusal(other, by=by).code is errors.SIGNATURE_DOES_NOT_MATCH
+        assert error_of(other, by=by).code is errors.SIGNATURE_DOES_NOT_MATCH
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(
     values=st.dictionaries(st.sampled_from(["Action", "A.1", "A-1", "é", "a b"]), st.text(max_size=9), max_size=4),
     key=st.sampled_from([KEY, TEMPORARY]),
 )
-def test_what_botocore_presigns_is_genuine(values: dict[str, str], key: AccessKey) -> None:
-    """Whatever its query; and no more once a parameter or the (empty) body differs."""
+def test_presigned_requests_of_botocore_verify(values: dict[str, str], key: AccessKey) -> None:
+    """Any change of a parameter or of the (empty) body invalidates the signature."""
     query = "&".join(f"{quote(name, '')}={quote(text, '')}" for name, text in values.items())
     request = signed(method="GET", path=f"/1/q?{query}" if query else "/1/q", key=key, presigned_s=60, body=b"")
     assert verify(verifier(), request) is ALICE
@@ -216,19 +213,19 @@ def test_what_botocore_presigns_is_genuine(values: dict[str, str], key: AccessKe
         request._replace(target=request.target.replace(b"Expires=60", b"Expires=600")),
         request._replace(body=b"x"),
     ):
-        assert refusal(other).code is errors.SIGNATURE_DOES_NOT_MATCH
+        assert error_of(other).code is errors.SIGNATURE_DOES_NOT_MATCH
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(target=st.binary(max_size=60), authorization=st.binary(max_size=80) | st.none(), date=st.binary(max_size=20))
-def test_no_bytes_give_anything_but_a_protocol_error(target: bytes, authorization: bytes | None, date: bytes) -> None:
+def test_any_bytes_raise_an_sqs_error(target: bytes, authorization: bytes | None, date: bytes) -> None:
     headers = {b"host": b"h", b"x-amz-date": date}
     if authorization is not None:
         headers[b"authorization"] = b"AWS4-HMAC-SHA256 Credential=AKIDALICE/" + authorization
-    refusal(SignedRequest(b"GET", target + b"?X-Amz-Algorithm=AWS4-HMAC-SHA256&" + target, headers, b""))
+    error_of(SignedRequest(b"GET", target + b"?X-Amz-Algorithm=AWS4-HMAC-SHA256&" + target, headers, b""))
 
 
-def edited(request: SignedRequest, old: bytes, new: bytes) -> SignedRequest:
+def changed(request: SignedRequest, old: bytes, new: bytes) -> SignedRequest:
     authorization = request.headers[b"authorization"]
     assert old in authorization
     return request._replace(headers={**request.headers, b"authorization": authorization.replace(old, new)})
@@ -238,8 +235,8 @@ def without(request: SignedRequest, name: bytes) -> SignedRequest:
     return request._replace(headers={key: value for key, value in request.headers.items() if key != name})
 
 
-def repeated_parts(good: SignedRequest) -> list[tuple[str, SignedRequest, Code, str]]:
-    """Return requests whose header has a part twice."""
+def with_repeated_parts(good: SignedRequest) -> list[tuple[str, SignedRequest, Code, str]]:
+    """Return requests with a repeated part of the header."""
     header = good.headers[b"authorization"]
     parts = [part.strip() for part in header.partition(b" ")[2].split(b",")]
     return [
@@ -253,66 +250,65 @@ def repeated_parts(good: SignedRequest) -> list[tuple[str, SignedRequest, Code, 
     ]
 
 
-def wrong_headers() -> list[tuple[str, SignedRequest, Code, str]]:
-    """Return requests with a signature in the header that are refused: what they are, the code, words of the text."""
+def invalid_headers() -> list[tuple[str, SignedRequest, Code, str]]:
+    """Return (name, request, code, part of the message) of invalid headers."""
     good = signed(headers={"X-Amz-Target": "AmazonSQS.ListQueues"})
     return [
         ("unsigned", without(good, b"authorization"), errors.MISSING_AUTHENTICATION_TOKEN, "missing Authentication"),
-        ("basic", edited(good, b"AWS4-HMAC-SHA256", b"Basic"), errors.INCOMPLETE_SIGNATURE, "'algorithm': 'Basic'"),
-        ("v4a", edited(good, b"HMAC-SHA256", b"ECDSA-P256-SHA256"), errors.INCOMPLETE_SIGNATURE, "ECDSA"),
-        ("no-credential", edited(good, b"Credential=", b"X="), errors.INCOMPLETE_SIGNATURE, "'Credential'"),
-        ("no-names", edited(good, b"SignedHeaders=", b"X="), errors.INCOMPLETE_SIGNATURE, "'SignedHeaders'"),
-        ("no-signature", edited(good, b"Signature=", b"X="), errors.INCOMPLETE_SIGNATURE, "'Signature'"),
-        ("short-credential", edited(good, b"/aws4_request", b""), errors.INCOMPLETE_SIGNATURE, "5 slash-delimited"),
-        ("no-day", edited(good, b"20150830", b"2015083x"), errors.INCOMPLETE_SIGNATURE, "must be a day"),
-        ("no-such-day", edited(good, b"20150830", b"20150231"), errors.INCOMPLETE_SIGNATURE, "must be a day"),
+        ("basic", changed(good, b"AWS4-HMAC-SHA256", b"Basic"), errors.INCOMPLETE_SIGNATURE, "'algorithm': 'Basic'"),
+        ("v4a", changed(good, b"HMAC-SHA256", b"ECDSA-P256-SHA256"), errors.INCOMPLETE_SIGNATURE, "ECDSA"),
+        ("no-credential", changed(good, b"Credential=", b"X="), errors.INCOMPLETE_SIGNATURE, "'Credential'"),
+        ("no-names", changed(good, b"SignedHeaders=", b"X="), errors.INCOMPLETE_SIGNATURE, "'SignedHeaders'"),
+        ("no-signature", changed(good, b"Signature=", b"X="), errors.INCOMPLETE_SIGNATURE, "'Signature'"),
+        ("short-credential", changed(good, b"/aws4_request", b""), errors.INCOMPLETE_SIGNATURE, "5 slash-delimited"),
+        ("no-day", changed(good, b"20150830", b"2015083x"), errors.INCOMPLETE_SIGNATURE, "must be a day"),
+        ("no-such-day", changed(good, b"20150830", b"20150231"), errors.INCOMPLETE_SIGNATURE, "must be a day"),
         ("no-date", without(good, b"x-amz-date"), errors.INCOMPLETE_SIGNATURE, "'X-Amz-Date' or a 'Date'"),
-        ("other-day", edited(good, b"20150830", b"20150829"), errors.SIGNATURE_DOES_NOT_MATCH, "does not match YYYY"),
-        ("unknown-key", edited(good, b"AKIDALICE", b"AKIDNOBODY"), errors.INVALID_CLIENT_TOKEN_ID, "token included"),
-        ("region", edited(good, b"eu-west-1", b"us-east-1"), errors.SIGNATURE_DOES_NOT_MATCH, "'eu-west-1', not 'us-"),
+        ("other-day", changed(good, b"20150830", b"20150829"), errors.SIGNATURE_DOES_NOT_MATCH, "does not match YYYY"),
+        ("unknown-key", changed(good, b"AKIDALICE", b"AKIDNOBODY"), errors.INVALID_CLIENT_TOKEN_ID, "token included"),
+        ("region", changed(good, b"eu-west-1", b"us-east-1"), errors.SIGNATURE_DOES_NOT_MATCH, "'eu-west-1', not 'us-"),
         ("service", signed(service="sns"), errors.SIGNATURE_DOES_NOT_MATCH, "service: 'sqs', not 'sns'"),
-        ("term", edited(good, b"aws4_request", b"aws4"), errors.SIGNATURE_DOES_NOT_MATCH, "terminator"),
-        ("host", edited(good, b"=host;", b"=x;"), errors.SIGNATURE_DOES_NOT_MATCH, "'Host' must be"),
-        ("target", edited(good, b";x-amz-target", b""), errors.SIGNATURE_DOES_NOT_MATCH, "'X-Amz-Target' must be"),
-        *repeated_parts(good),
-        ("twice", edited(good, b"=host;", b"=host;host;"), errors.INCOMPLETE_SIGNATURE, "each header once"),
-        ("absent", edited(good, b"=host;", b"=a;host;"), errors.SIGNATURE_DOES_NOT_MATCH, "header 'a' is not in"),
-        ("secret", edited(good, b"Signature=", b"Signature=0"), errors.SIGNATURE_DOES_NOT_MATCH, "calculated does not"),
+        ("term", changed(good, b"aws4_request", b"aws4"), errors.SIGNATURE_DOES_NOT_MATCH, "terminator"),
+        ("host", changed(good, b"=host;", b"=x;"), errors.SIGNATURE_DOES_NOT_MATCH, "'Host' must be"),
+        ("target", changed(good, b";x-amz-target", b""), errors.SIGNATURE_DOES_NOT_MATCH, "'X-Amz-Target' must be"),
+        *with_repeated_parts(good),
+        ("twice", changed(good, b"=host;", b"=host;host;"), errors.INCOMPLETE_SIGNATURE, "each header once"),
+        ("absent", changed(good, b"=host;", b"=a;host;"), errors.SIGNATURE_DOES_NOT_MATCH, "header 'a' is not in"),
+        ("secret", changed(good, b"Signature=", b"Signature=0"), errors.SIGNATURE_DOES_NOT_MATCH, "calculated does"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("index", range(23))
-def test_a_wrong_header_is_refused(index: int) -> None:
-    """Each with the code of AWS and words that say what to do."""
-    cases = wrong_headers()
+def test_invalid_headers_are_refused(index: int) -> None:
+    cases = invalid_headers()
     assert len(cases) == 23
     _, request, code, words = cases[index]
-    error = refusal(request)
+    error = error_of(request)
     assert error.code is code
     assert words in error.message
 
 
-def test_a_target_that_is_not_signed_is_refused_from_a_known_client_too() -> None:
+def test_an_unsigned_target_is_refused_with_a_cached_scope() -> None:
     by, form = verifier(), signed(body=b"Action=ListQueues")
     for _ in range(2):
         assert verify(by, form) is ALICE
     added = {**form.headers, b"x-amz-target": b"AmazonSQS.ListQueues"}
-    error = refusal(form._replace(headers=added), by=by)
+    error = error_of(form._replace(headers=added), by=by)
     assert (error.code, "'X-Amz-Target' must be" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
 
 
-def test_a_fragment_does_not_hide_a_path_that_was_not_signed() -> None:
-    """The canonical form of the changed target is that of the one that was signed."""
+def test_a_fragment_cannot_hide_an_unsigned_path() -> None:
+    """Both targets have the same canonical form."""
     request = signed(path="/111122223333/jobs", body=b"Action=PurgeQueue")
     assert verify(verifier(), request) is ALICE
-    changed = request._replace(target=b"/111122223333/other#/../jobs")
-    assert canonical_path(changed.target) == request.target
-    error = refusal(changed)
+    other_request = request._replace(target=b"/111122223333/other#/../jobs")
+    assert canonical_path(other_request.target) == request.target
+    error = error_of(other_request)
     assert (error.code, "fragment" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
 
 
-def test_the_parts_of_the_header_may_have_any_order() -> None:
-    """The second time too."""
+def test_parts_of_the_header_may_have_any_order() -> None:
+    """With a cached scope too."""
     by, good = verifier(), signed()
     scheme, _, rest = good.headers[b"authorization"].partition(b" ")
     parts = rest.split(b", ")
@@ -322,34 +318,33 @@ def test_the_parts_of_the_header_may_have_any_order() -> None:
             assert verify(by, good._replace(headers={**good.headers, b"authorization": authorization})) is ALICE
 
 
-def test_wrong_dates_are_refused() -> None:
+def test_invalid_dates_are_refused() -> None:
     good = signed()
     for date in (b"2015-08-30", b"20150830T1236ZZZ", b"20150830 123600Z", b"2015083xT123600Z", b"20150830T240000Z"):
-        error = refusal(good._replace(headers={**good.headers, b"x-amz-date": date}))
+        error = error_of(good._replace(headers={**good.headers, b"x-amz-date": date}))
         assert error.code is errors.INCOMPLETE_SIGNATURE
-    error = refusal(
+    error = error_of(
         without(good, b"x-amz-date")._replace(headers={**without(good, b"x-amz-date").headers, b"date": b"x"})
     )
     assert error.code is errors.INCOMPLETE_SIGNATURE
 
 
 def test_a_date_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the zone of the server is; mail and HTTP write it as -0000 (RFC 5322, 3.3)."""
+    """Regardless of the zone of the server; -0000 is no zone (RFC 5322, 3.3)."""
     request = without(signed(), b"x-amz-date")
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        error = refusal(request._replace(headers={**request.headers, b"date": b"Sun, 30 Aug 2015 12:36:00 -0000"}))
+        error = error_of(request._replace(headers={**request.headers, b"date": b"Sun, 30 Aug 2015 12:36:00 -0000"}))
     time.tzset()
     assert error.message == "The signed header 'x-amz-date' is not in the request."
 
 
-def test_the_date_header_stands_in_for_the_other() -> None:
-    """A request that bears only Date is genuine when its signature is over that instant."""
+def test_the_date_header_replaces_x_amz_date() -> None:
     headers = {b"host": b"example.amazonaws.com", b"date": b"Sun, 30 Aug 2015 12:36:00 GMT"}
-    error = refusal(
+    error = error_of(
         SignedRequest(b"GET", b"/", headers | {b"authorization": EXAMPLE.format("date;host", "0").encode()}, b""),
-        by=examples(),
+        by=example_verifier(),
     )
     assert error.code is errors.SIGNATURE_DOES_NOT_MATCH
     signature = "b27ccfbfa7df52a200ff74193ca6e32d4b48b8856fab7ebf1c595d0670a7e470"
@@ -369,35 +364,35 @@ def test_the_date_header_stands_in_for_the_other() -> None:
 @pytest.mark.parametrize(("late_s", "words"), [
     (-901, "not yet current"), (-900, None), (900, None), (901, "Signature expired: 20150830T123600Z is now earlier")
 ], ids=["early", "just-early-enough", "just-late-enough", "late"])  # fmt: skip
-def test_a_signature_is_good_for_fifteen_minutes(late_s: int, words: str | None) -> None:
-    """Either way, to the second."""
+def test_a_signature_is_valid_for_15_minutes(late_s: int, words: str | None) -> None:
+    """Before and after, to the second."""
     request = signed()
     if words is None:
         assert verify(verifier(), request, EXAMPLE_S + late_s) is ALICE
         return
-    error = refusal(request, now_s=EXAMPLE_S + late_s)
+    error = error_of(request, now_s=EXAMPLE_S + late_s)
     assert error.code is errors.SIGNATURE_DOES_NOT_MATCH
     assert words in error.message
 
 
-def test_a_temporary_key_needs_its_token_and_runs_out() -> None:
-    """A missing or a wrong token is that of no key; so is one beside a key that has none."""
+def test_a_temporary_key_needs_its_token_and_expires() -> None:
+    """A missing, wrong or superfluous token is an unknown key."""
     good = signed(key=TEMPORARY)
     assert verify(verifier(), good, EXAMPLE_S + 599) is ALICE
-    assert refusal(without(good, b"x-amz-security-token")).code is errors.INVALID_CLIENT_TOKEN_ID
+    assert error_of(without(good, b"x-amz-security-token")).code is errors.INVALID_CLIENT_TOKEN_ID
     wrong = {**good.headers, b"x-amz-security-token": b"another"}
-    assert refusal(good._replace(headers=wrong)).code is errors.INVALID_CLIENT_TOKEN_ID
+    assert error_of(good._replace(headers=wrong)).code is errors.INVALID_CLIENT_TOKEN_ID
     needless = signed(headers={"X-Amz-Security-Token": "t"})
-    assert refusal(needless).code is errors.INVALID_CLIENT_TOKEN_ID
-    assert refusal(good, now_s=EXAMPLE_S + 600).code is errors.EXPIRED_TOKEN
+    assert error_of(needless).code is errors.INVALID_CLIENT_TOKEN_ID
+    assert error_of(good, now_s=EXAMPLE_S + 600).code is errors.EXPIRED_TOKEN
 
 
-def test_a_presigned_request_runs_out() -> None:
-    """After its own seconds, long after the fifteen minutes of others; a date of the future is not yet good."""
+def test_a_presigned_request_expires() -> None:
+    """After its own lifetime, not after 15 minutes; a date in the future is refused."""
     good = signed(method="GET", path="/?Action=ListQueues", presigned_s=604_800, body=b"")
     assert verify(verifier(), good, EXAMPLE_S + 604_800) is ALICE
-    assert refusal(good, now_s=EXAMPLE_S + 604_801).code is errors.REQUEST_EXPIRED
-    assert refusal(good, now_s=EXAMPLE_S - 901).code is errors.SIGNATURE_DOES_NOT_MATCH
+    assert error_of(good, now_s=EXAMPLE_S + 604_801).code is errors.REQUEST_EXPIRED
+    assert error_of(good, now_s=EXAMPLE_S - 901).code is errors.SIGNATURE_DOES_NOT_MATCH
 
 
 @pytest.mark.parametrize(("old", "new"), [
@@ -410,22 +405,22 @@ def test_a_presigned_request_runs_out() -> None:
 def test_a_presigned_request_with_wrong_parameters_is_refused(old: bytes, new: bytes) -> None:
     good = signed(method="GET", path="/?Action=ListQueues", presigned_s=60, body=b"")
     assert old in good.target
-    assert refusal(good._replace(target=good.target.replace(old, new))).code is errors.INCOMPLETE_SIGNATURE
+    assert error_of(good._replace(target=good.target.replace(old, new))).code is errors.INCOMPLETE_SIGNATURE
 
 
-def test_a_body_may_go_unsigned_over_tls_alone() -> None:
+def test_only_over_tls_a_body_may_be_unsigned() -> None:
     request = signed(headers={"X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"})
     assert verify(verifier(secure=True), request._replace(body=b"anything")) is ALICE
-    assert refusal(request).code is errors.SIGNATURE_DOES_NOT_MATCH
+    assert error_of(request).code is errors.SIGNATURE_DOES_NOT_MATCH
 
 
-def test_repeated_headers_and_white_space_count_as_aws_counts_them() -> None:
+def test_white_space_in_a_signed_header_is_collapsed() -> None:
     request = signed(headers={"X-List": "b,a"})
     spaced = request._replace(headers={**request.headers, b"x-list": b" \tb,a  "})
     assert verify(verifier(), spaced) is ALICE
 
 
-def test_many_clients_are_forgotten_in_the_end() -> None:
+def test_the_cache_of_scopes_is_bounded() -> None:
     by = verifier()
     for number in range(1_100):
         assert verify(by, signed(headers={f"x-{number}": "1"})) is ALICE
@@ -435,5 +430,5 @@ def test_many_clients_are_forgotten_in_the_end() -> None:
 def test_no_key_shows_its_secret() -> None:
     assert SECRET not in repr(KEY) + str(KEY)
     assert "token" not in repr(TEMPORARY)
-    for _, request, _, _ in wrong_headers():
-        assert SECRET not in str(refusal(request))
+    for _, request, _, _ in invalid_headers():
+        assert SECRET not in str(error_of(request))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from tests.internals.wire.v1.test_request import QUEUE, get, message, refusal, refused
+from tests.internals.wire.v1.test_request import QUEUE, decode_error, get, message, refused
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.messages import Attribute, NewMessage
@@ -78,7 +78,7 @@ WRONG_READS = {
 
 @pytest.mark.parametrize("query", WRONG_READS, ids=str)
 def test_what_is_wrong_in_a_query_is_named(query: str) -> None:
-    error = refusal("GET", f"/v1/claims/{QUEUE}/read?{query}")
+    error = decode_error("GET", f"/v1/claims/{QUEUE}/read?{query}")
     assert error.code.query == "InvalidRequest"
     assert WRONG_READS[query] in error.message
 
@@ -130,7 +130,7 @@ def test_attributes_are_written_early() -> None:
 
 def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    error = refusal("GET", f"/v1/claims/{QUEUE}/read?source=s&number=1&format=arrow")
+    error = decode_error("GET", f"/v1/claims/{QUEUE}/read?source=s&number=1&format=arrow")
     assert "pip install 'veilmq[arrow]'" in error.message
     assert encode_error(error).status == 501
     command = get("read", "source=s&number=1").command

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.internals.wire.v1.test_request import QUEUE, refusal, send
+from tests.internals.wire.v1.test_request import QUEUE, decode_error, send
 from veilmq.core import limits
 from veilmq.core.claims import Stage
 from veilmq.core.errors import TooManyTags, VeilmqError
@@ -196,7 +196,7 @@ def test_targets_are_of_the_account_of_the_intake_unless_they_say() -> None:
     ({"entries": [{"receipt": "r", "target": "q"}] * 11}, "entries"),
 ], ids=["no-entries", "no-target", "number", "url", "account", "unknown", "too-many"])  # fmt: skip
 def test_what_does_not_fit_is_refused(body: Any, place: str) -> None:
-    error = refusal("POST", TARGET, json.dumps(body).encode())
+    error = decode_error("POST", TARGET, json.dumps(body).encode())
     assert error.code.query == "InvalidRequest"
     assert place in error.message
 

@@ -38,7 +38,7 @@ def get(verb: str = "", query: str = "") -> ApiCall:
     return send("GET", f"/v1/claims/{QUEUE}" + (f"/{verb}" if verb else "") + (f"?{query}" if query else ""))
 
 
-def refusal(method: str, target: str, body: bytes = b"") -> SqsError:
+def decode_error(method: str, target: str, body: bytes = b"") -> SqsError:
     with pytest.raises(SqsError) as caught:
         send(method, target, body)
     return caught.value
@@ -46,7 +46,7 @@ def refusal(method: str, target: str, body: bytes = b"") -> SqsError:
 
 def refused_at(path: str, fields: Any) -> str:
     """Return the text with which a POST is refused as invalid."""
-    error = refusal("POST", path, json.dumps(fields).encode())
+    error = decode_error("POST", path, json.dumps(fields).encode())
     assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
     return error.message
 
@@ -138,7 +138,7 @@ NO_ROUTES = [
 
 @pytest.mark.parametrize("target", NO_ROUTES, ids=str)
 def test_other_paths_are_no_routes(target: str) -> None:
-    error = refusal("POST", target, b'{"source": "s"}')
+    error = decode_error("POST", target, b'{"source": "s"}')
     assert (error.code.query, error.code.status) == ("UnknownRoute", 404)
     assert "/v1/{noun}/{account}/{queue}/{verb}" in error.message
 
@@ -154,13 +154,13 @@ def test_a_path_without_a_queue_is_of_a_whole_account(account: str, monkeypatch:
     assert send("GET", f"/v1/all/{account}?x=1").command == ListQueues(account="000000000000")
     assert ALL.path == "/v1/all/{account}"
     for target in (f"/v1/all/{account}/", f"/v1/all/{account}/jobs", f"/v1/all/{account}/jobs/list", "/v1/all", "/v1/"):
-        assert refusal("GET", target).code.query == "UnknownRoute"
-    assert refusal("POST", f"/v1/all/{account}").code.query == "UnknownRoute"
+        assert decode_error("GET", target).code.query == "UnknownRoute"
+    assert decode_error("POST", f"/v1/all/{account}").code.query == "UnknownRoute"
 
 
 def test_what_an_account_has_is_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUTES, ALL.key, ALL)
-    error = refusal("GET", "/v1/all/222222222222")
+    error = decode_error("GET", "/v1/all/222222222222")
     assert (error.code.query, error.code.status) == ("AccessDenied", 403)
 
 
@@ -169,7 +169,7 @@ def test_a_route_has_its_method_alone(key: bytes) -> None:
     route = ROUTES[key]
     other = "POST" if route.method == b"GET" else "GET"
     target = route.path.format(account="000000000000", queue="jobs")
-    assert refusal(other, target).code.query == "UnknownRoute"
+    assert decode_error(other, target).code.query == "UnknownRoute"
 
 
 def test_every_route_needs_a_permission_that_can_be_granted() -> None:
@@ -184,7 +184,7 @@ BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"source": "\\ud800"}', b"
 
 @pytest.mark.parametrize("body", BODIES, ids=[repr(body[:20]) for body in BODIES])
 def test_what_is_no_object_is_refused(body: bytes) -> None:
-    error = refusal("POST", f"/v1/claims/{QUEUE}/open", body)
+    error = decode_error("POST", f"/v1/claims/{QUEUE}/open", body)
     assert error.code.query == "InvalidRequest"
 
 
@@ -248,7 +248,7 @@ def test_settings_that_do_not_fit_are_refused(fields: Any, place: str) -> None:
 
 
 def test_a_policy_is_read_before_it_is_kept() -> None:
-    error = refusal("POST", SET, b'{"policy": "{}"}')
+    error = decode_error("POST", SET, b'{"policy": "{}"}')
     assert error.code.query == "InvalidAttributeValue"
 
 
@@ -301,7 +301,7 @@ def told(target: str, result: Any) -> Any:
     (f"{LEASES}?receipts=true", "receipts"),
 ])  # fmt: skip
 def test_parameters_that_do_not_fit_are_refused(target: str, place: str) -> None:
-    error = refusal("GET", target)
+    error = decode_error("GET", target)
     assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
     assert place in error.message
 
@@ -342,5 +342,5 @@ def peeked(body: str, source: str | None = None) -> PeekedMessage:
 
 @pytest.mark.parametrize("text", ["-1", "1,", "x", "9223372036854775808", "1.5", "1%202", ",".join("1" * 201)])
 def test_what_is_no_list_of_positions_is_refused(text: str) -> None:
-    error = refusal("GET", f"{LEASES}?also={text}")
+    error = decode_error("GET", f"{LEASES}?also={text}")
     assert (error.code.query, error.message.split(":")[0]) == ("InvalidRequest", "also")
