@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks import rates, stock
 from benchmarks.bench import Bench
-from benchmarks.rates import CYCLE, CYCLE_TEN, DELETE, RECEIVE, SEND, SEND_TEN, Measured, Scene, Workload
+from benchmarks.rates import CYCLE, CYCLE_TEN, DELETE, RECEIVE, SEND, SEND_TEN, Measured, Setup, Workload
 from benchmarks.servers import CHECKOUT, ROOMY, Server, paths, veilmq
 from benchmarks.table import WIDTH, cell
 
@@ -39,7 +39,7 @@ class Comparison:
     """Workloads that run one after another on the same server in a turn."""
 
     workloads: tuple[Workload, ...]
-    scene: Scene = field(default_factory=lambda: Scene(environment=SDK))
+    setup: Setup = field(default_factory=lambda: Setup(environment=SDK))
 
 
 def _fill(bench: Bench, port: int, queue_url: str) -> None:
@@ -51,10 +51,10 @@ WORKLOADS: Mapping[str, Comparison] = {
     "receive": Comparison(workloads=(RECEIVE, DELETE)),
     "cycle": Comparison(workloads=(CYCLE,)),
     "batch": Comparison(workloads=(SEND_TEN, CYCLE_TEN)),
-    "waiting": Comparison(workloads=(CYCLE,), scene=Scene(environment=SDK, prepare=_fill)),
+    "waiting": Comparison(workloads=(CYCLE,), setup=Setup(environment=SDK, prepare=_fill)),
     "fifo": Comparison(
         workloads=(CYCLE,),
-        scene=Scene(
+        setup=Setup(
             attributes={"FifoQueue": "true"},
             environment={**SDK, "BENCH_GROUPS": str(FIFO_GROUPS), "BENCH_FIFO": "1"},
         ),
@@ -128,7 +128,7 @@ def _row(bench: Bench, name: str, there: Server, here: Server, revision: str, tu
     for turn in range(turns):
         for server, called in ((there, revision), (here, "here")):
             bench.log(f"{name}, turn {turn + 1} of {turns}, {called}")
-            outcome = rates.outcome_on(bench, server, row.workloads, seconds=bench.seconds, scene=row.scene)
+            outcome = rates.outcome_on(bench, server, row.workloads, seconds=bench.seconds, setup=row.setup)
             if isinstance(outcome, str):
                 yield Compared(row=name, workload=row.workloads[0].figure, figure="", trouble=f"{called}: {outcome}")
                 return

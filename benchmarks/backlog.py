@@ -132,7 +132,9 @@ def _grow(opened: Opened, kind: str, queue_url: str, *, messages: int) -> float:
 def _fill(opened: Opened, queue_url: str, *, messages: int, delay_s: int = 0) -> float:
     if queue_url.endswith(".fifo"):
         run, port = secrets.token_hex(4), opened.port
-        return groups.feed(port=port, queue_url=queue_url, groups=GROUPS, messages=messages, run=run, connections=8)
+        return groups.send_fifo(
+            port=port, queue_url=queue_url, groups=GROUPS, messages=messages, run=run, connections=8
+        )
     return stock.fill(port=opened.port, queue_url=queue_url, messages=messages, delay_s=delay_s)
 
 

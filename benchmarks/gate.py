@@ -74,11 +74,11 @@ def _wait(bench: Bench, port: int, queue_url: str) -> None:
 
 def _take(bench: Bench, port: int, queue_url: str) -> None:
     stock.fill(port=port, queue_url=queue_url, messages=IN_FLIGHT + 1_000)
-    groups.hold(port=port, queue_url=queue_url, messages=IN_FLIGHT)
+    groups.lease(port=port, queue_url=queue_url, messages=IN_FLIGHT)
 
 
 def _block(bench: Bench, port: int, queue_url: str) -> None:
-    groups.block(port=port, queue_url=queue_url, groups=10_000)
+    groups.block_groups(port=port, queue_url=queue_url, groups=10_000)
 
 
 FIFO = {"BENCH_GROUPS": "1000", "BENCH_FIFO": "1"}

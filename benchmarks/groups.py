@@ -12,7 +12,7 @@ NOISY = "noisy"
 NOISY_IN_FLIGHT = 40
 
 
-def block(*, port: int, queue_url: str, groups: int) -> None:
+def block_groups(*, port: int, queue_url: str, groups: int) -> None:
     """Send two messages of each group, and receive the first of each."""
     names = [f"blocked-{n}" for n in range(groups)]
     for turn in range(2):
@@ -21,25 +21,25 @@ def block(*, port: int, queue_url: str, groups: int) -> None:
             converse(port=port, dialogues=[_receiving(queue_url, groups)])
 
 
-def hold(*, port: int, queue_url: str, messages: int, connections: int = 8) -> None:
+def lease(*, port: int, queue_url: str, messages: int, connections: int = 8) -> None:
     """Receive messages by ten and keep them in flight."""
     each = messages // connections
     converse(port=port, dialogues=[_receiving(queue_url, each) for _ in range(connections)], timeout_s=3_600.0)
 
 
-def feed(*, port: int, queue_url: str, groups: int, messages: int, run: str, connections: int = 1) -> float:
+def send_fifo(*, port: int, queue_url: str, groups: int, messages: int, run: str, connections: int = 1) -> float:
     """Send `messages` to a FIFO queue over `groups` free groups in turn; return the seconds it took."""
     names = [f"free-{n % groups}" for n in range(messages)]
     dialogues = [_sending(queue_url, names[n::connections], f"feed-{run}-{n}") for n in range(connections)]
     return converse(port=port, dialogues=dialogues, timeout_s=3_600.0)
 
 
-def feed_fair(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
+def send_fair(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
     """Send `messages` to a standard queue over `groups` quiet groups in turn."""
     _send(port, queue_url, [f"quiet-{run}-{n % groups}" for n in range(messages)], run=None)
 
 
-def crowd(*, port: int, queue_url: str, messages: int) -> None:
+def make_noisy(*, port: int, queue_url: str, messages: int) -> None:
     """Send `messages` of one group to a standard queue, and receive enough to make the group noisy."""
     _send(port, queue_url, [NOISY] * messages, run=None)
     converse(port=port, dialogues=[_receiving(queue_url, NOISY_IN_FLIGHT)])

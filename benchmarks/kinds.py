@@ -125,8 +125,8 @@ def _blocked(bench: Bench) -> Iterator[Row]:
     with bench.opened(ROOMY) as opened, Sqs(port=opened.port) as sqs:
         crowded = sqs.create_queue("crowded.fifo", attributes=FIFO)
         empty = sqs.create_queue("empty.fifo", attributes=FIFO)
-        groups.block(port=opened.port, queue_url=crowded, groups=most - FREE)
-        costs = _in_turn(opened, crowded, empty, send=groups.feed)
+        groups.block_groups(port=opened.port, queue_url=crowded, groups=most - FREE)
+        costs = _in_turn(opened, crowded, empty, send=groups.send_fifo)
         yield alone(f"FIFO, {most:,} groups, {most - FREE:,} blocked: receive + delete", "µs", costs[0])
         yield alone(f"FIFO, {most - FREE:,} groups blocked: cost ÷ cost without them", "times", costs[0] / costs[1])
         yield alone(f"FIFO, {most:,} groups: memory", "MB", opened.process.usage().rss_bytes / 1e6)
@@ -137,10 +137,10 @@ def _noisy(bench: Bench) -> Iterator[Row]:
     most = min(NOISY_MOST, bench.backlog_max)
     with bench.opened(ROOMY) as opened, Sqs(port=opened.port) as sqs:
         crowded, empty = sqs.create_queue("crowded"), sqs.create_queue("empty")
-        groups.crowd(port=opened.port, queue_url=crowded, messages=most)
+        groups.make_noisy(port=opened.port, queue_url=crowded, messages=most)
         first = sum(groups.quiet_is_next(sqs, crowded, turn) for turn in range(QUIET_TRIES))
         yield alone(f"fair, {most:,} of a noisy group: quiet message is the next one", "of 1", first / QUIET_TRIES)
-        costs = _in_turn(opened, crowded, empty, send=groups.feed_fair)
+        costs = _in_turn(opened, crowded, empty, send=groups.send_fair)
         yield alone(f"fair, behind {most:,} of a noisy group: receive + delete", "µs", costs[0])
         yield alone(f"fair, behind {most:,}: cost ÷ cost without them", "times", costs[0] / costs[1])
 

@@ -45,7 +45,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Setup:
     """Attributes of the queue, a step before the load (`prepare(bench, port, queue_url)`), and the environment."""
 
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def outcome_on(
     *,
     seconds: float,
     connections: int | None = None,
-    scene: Scene = Scene(),
+    setup: Setup = Setup(),
 ) -> Outcome:
     """Measure the group on a fresh `server`; return the reason if that fails."""
     if missing := server.missing():
@@ -184,9 +184,9 @@ def outcome_on(
     bench.log(f"  {server.name}")
     try:
         with bench.opened(server) as opened, bench.folder() as scratch:
-            run = _Run(opened, server, scratch / "handles", connections or bench.connections, scene)
+            run = _Run(opened, server, scratch / "handles", connections or bench.connections, setup)
             if not server.constant:
-                scene.prepare(bench, opened.port, run.queue_url)
+                setup.prepare(bench, opened.port, run.queue_url)
             return {workload.figure: run.measure(workload, seconds=seconds * workload.share) for workload in group}
     except FAILURES as failure:
         bench.log(f"  {server.name}: {failure}")
@@ -208,12 +208,12 @@ def refusal(workload: Workload, result: LoadResult, *, connections: int) -> str 
 class _Run:
     """One server that is up, and the workloads that run on it one after another."""
 
-    def __init__(self, opened: Opened, server: Server, handles: Path, connections: int, scene: Scene) -> None:
+    def __init__(self, opened: Opened, server: Server, handles: Path, connections: int, setup: Setup) -> None:
         self._opened = opened
         self._server = server
         self._connections = connections
-        self.queue_url = "" if server.constant else self._create_queue(scene.attributes)
-        self._environment = {**scene.environment, "BENCH_HANDLES": str(handles)}
+        self.queue_url = "" if server.constant else self._create_queue(setup.attributes)
+        self._environment = {**setup.environment, "BENCH_HANDLES": str(handles)}
         self._environment |= {"BENCH_CONSTANT": "1"} if server.constant else {"BENCH_QUEUE_URL": self.queue_url}
         if server.authorization:
             self._environment["BENCH_AUTHORIZATION"] = AUTHORIZATION
