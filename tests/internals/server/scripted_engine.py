@@ -1,7 +1,4 @@
-"""An engine that answers when and what the test says, for orders of events that a real one makes only by chance.
-
-And a connection of no socket.
-"""
+"""An engine with scripted results, for orders of events that are rare in a real one; a connection without a socket."""
 
 from typing import Any
 
@@ -10,7 +7,7 @@ from veilmq.server.http_parser import Date
 
 
 class ScriptedEngine:
-    """`pending` has the commands that have no answer yet, in the order in which they came."""
+    """`pending` has the commands without a result, in order."""
 
     token_key = b""
 
@@ -37,27 +34,25 @@ class ScriptedEngine:
         return command
 
 
-class NoDate:
-    """No date line."""
-
+class NullDate:
     line = b""
 
     def renew(self) -> bytes:
         return b""
 
 
-class NoLine:
-    """A connection that keeps nothing; the reply stays in its request."""
+class NullConnection:
+    """A connection that writes nothing; the reply stays in its request."""
 
     def __init__(self) -> None:
-        self.date: Date = NoDate()
+        self.date: Date = NullDate()
         self.authenticated = False
 
     def peer(self) -> str | None:
         return None
 
     def reply_ready(self) -> None:
-        """Take note."""
+        """Do nothing."""
 
     def start_first(self) -> None:
-        """Let nobody begin."""
+        """Start nothing."""

@@ -1,4 +1,4 @@
-"""The operator's port: health, metrics, clients that are slow, too many, or do not read; from where it can be used."""
+"""The admin port: health, metrics, slow and numerous clients, and from where the console can be used."""
 
 import asyncio
 import threading
@@ -50,21 +50,19 @@ def test_a_running_server_is_live_and_ready(server: RunningServer) -> None:
     assert get(server, "/nothing")[0] == 404
 
 
-def test_a_server_that_is_draining_is_not_ready(server: RunningServer) -> None:
-    """While somebody is still being served it says so, and is live."""
+def test_a_draining_server_is_live_but_not_ready(server: RunningServer) -> None:
     with dial(server.endpoint) as sender:
         sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
         assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
         server.request_stop()
-        told = next(reply for _ in range(1_000) if (reply := get(server, "/health/ready"))[0] != 200)  # it begins soon
-        assert told == (503, f"{DRAINING}\n")
+        ready = next(reply for _ in range(1_000) if (reply := get(server, "/health/ready"))[0] != 200)  # soon
+        assert ready == (503, f"{DRAINING}\n")
         assert get(server, "/health/live")[0] == 200
         sender.sendall(b"{}")
         assert sender.makefile("rb").read().startswith(b"HTTP/1.1 404 ")
 
 
-def test_a_server_without_room_is_not_ready(tmp_path: Path) -> None:
-    """No disk has as much room as this one is told to keep free; the server is live all the same."""
+def test_a_server_with_too_little_disk_space_is_live_but_not_ready(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path, free_space_reserve_bytes=2**50) as server:
         assert get(server, "/health/ready") == (503, f"{FULL}\n")
         assert get(server, "/health/live")[0] == 200
@@ -78,34 +76,33 @@ def test_a_server_whose_store_failed_is_not_ready(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("headers", [
     pytest.param({"Sec-Fetch-Site": "cross-site"}, id="cross-site"),
     pytest.param({"Origin": "http://evil.example"}, id="other-origin"),
-    pytest.param({"Host": "evil.example"}, id="name-that-was-pointed-at-us"),
-    pytest.param({"Host": "evil.example:9325", "Origin": "http://evil.example:9325"}, id="with-its-origin"),
+    pytest.param({"Host": "evil.example"}, id="rebound-name"),
+    pytest.param({"Host": "evil.example:9325", "Origin": "http://evil.example:9325"}, id="rebound-origin"),
 ])  # fmt: skip
 @pytest.mark.parametrize("path", ["/metrics", "/health/ready", "/nothing"])
 def test_foreign_web_pages_are_refused(server: RunningServer, headers: dict[str, str], path: str) -> None:
-    """A browser shows nothing of the operator's to somebody else's page."""
     assert get(server, path, **headers)[0] == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:9325", "127.0.0.1:1", "[::1]:9325"])
-def test_addresses_that_nobody_else_can_take_are_served(server: RunningServer, host: str) -> None:
+def test_addresses_that_cannot_be_rebound_are_served(server: RunningServer, host: str) -> None:
     assert get(server, "/health/live", Host=host)[0] == 200
 
 
-def test_a_server_that_others_reach_has_names_that_it_does_not_know() -> None:
-    """Behind a service's name, for example; web pages are refused all the same."""
+def test_a_port_open_to_other_machines_accepts_any_host() -> None:
+    """Such as the name of a Kubernetes service; foreign web pages are still refused."""
     with RunningServer(admin_host="0.0.0.0", insecure=True) as server:
         assert get(server, "/health/live", Host="veilmq.internal:9325")[0] == 200
         assert get(server, "/health/live", Origin="http://evil.example")[0] == 403
 
 
-def test_each_metric_is_shown_once(server: RunningServer) -> None:
-    """A scraper refuses a page that describes one twice."""
+def test_each_metric_is_described_once(server: RunningServer) -> None:
+    """Prometheus refuses duplicates."""
     kinds = [line for line in get(server, "/metrics")[1].splitlines() if line.startswith("# TYPE ")]
     assert 10 < len(kinds) == len(set(kinds))
 
 
-def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
+def test_requests_refused_by_the_parser_are_counted(server: RunningServer) -> None:
     with dial(server.endpoint) as sender:
         sender.sendall(b"NONSENSE\r\n\r\n")
         assert sender.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
@@ -113,11 +110,11 @@ def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
 
 
 def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
-    """Counters by action and code, durations, and each queue's states and the age of its oldest message."""
+    """Counters by action and code, durations, and each queue's states and oldest message."""
     with ServiceClient(server.endpoint, JSON) as sqs:
         url = sqs.call("CreateQueue", QueueName="q")["QueueUrl"]
         server.advance(60_000)
-        assert 'oldest_message_age_seconds{queue="000000000000/q"} 0.0' in get(server, "/metrics")[1], "it is empty"
+        assert 'oldest_message_age_seconds{queue="000000000000/q"} 0.0' in get(server, "/metrics")[1], "empty"
         for delay_s in (0, 0, 60):
             sqs.call("SendMessage", QueueUrl=url, MessageBody="m", DelaySeconds=delay_s)
         sqs.receive(url, MaxNumberOfMessages=1)
@@ -139,8 +136,8 @@ def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 
 
-def test_metrics_tell_a_quota_and_where_dead_letters_come(server: RunningServer) -> None:
-    """With these a rule of Prometheus finds queues near their quota, and queues that should be empty."""
+def test_metrics_show_quotas_and_dead_letter_queues(server: RunningServer) -> None:
+    """For alerts on queues near their quota, and on queues that should be empty."""
     server.queue("dead")
     server.queue("jobs", dead_letter_queue="dead", receives_max=3, in_flight_max=7)
     server.queue("more", dead_letter_queue="dead", receives_max=3)
@@ -154,19 +151,19 @@ def test_metrics_tell_a_quota_and_where_dead_letters_come(server: RunningServer)
     assert 'veilmq_queue_dead_letter_sources{queue="000000000000/jobs"}' not in "".join(lines)
 
 
-def test_metrics_tell_whether_the_server_is_ready_and_what_room_there_is(tmp_path: Path) -> None:
+def test_metrics_show_readiness_and_disk_space(tmp_path: Path) -> None:
     for reserve, ready in ((0, 1), (2**50, 0)):
         with RunningServer(data=tmp_path, free_space_reserve_bytes=reserve) as server:
             lines = get(server, "/metrics")[1].splitlines()
         assert f"veilmq_ready {ready}.0" in lines
         assert "veilmq_degraded 0.0" in lines
-        told = dict(line.rsplit(maxsplit=1) for line in lines if line.startswith("veilmq_store_disk_"))
-        assert float(told["veilmq_store_disk_reserve_bytes"]) == reserve
-        assert float(told["veilmq_store_disk_free_bytes"]) > 0
+        values = dict(line.rsplit(maxsplit=1) for line in lines if line.startswith("veilmq_store_disk_"))
+        assert float(values["veilmq_store_disk_reserve_bytes"]) == reserve
+        assert float(values["veilmq_store_disk_free_bytes"]) > 0
 
 
-def test_health_and_metrics_have_a_port_of_their_own_where_it_is_wanted(tmp_path: Path) -> None:
-    """By plain HTTP beside a certificate, and with nothing of the console: it can be opened to a monitoring network."""
+def test_health_and_metrics_may_have_their_own_port(tmp_path: Path) -> None:
+    """Over plain HTTP even with a certificate, and without the console, for a monitoring network."""
     with RunningServer(metrics_host="0.0.0.0", metrics_port=0, **Files(tmp_path).settings) as server:
         endpoint = (server.bound.metrics_endpoint or "").replace("0.0.0.0", "127.0.0.1")
 
@@ -180,13 +177,13 @@ def test_health_and_metrics_have_a_port_of_their_own_where_it_is_wanted(tmp_path
         assert [seen(path, "POST") for path in ("/events/flush", "/api/clock/trust")] == [404, 404]
 
 
-def test_a_port_of_metrics_stands_beside_the_console() -> None:
+def test_the_metrics_port_does_not_replace_the_admin_port() -> None:
     with RunningServer(metrics_port=0) as server:
         assert get(server, "/health/live")[0] == 200
         assert urllib3.request("GET", f"{server.bound.metrics_endpoint}/health/live", retries=False).status == 200
 
 
-def test_there_is_no_port_of_metrics_unless_it_is_wanted(server: RunningServer) -> None:
+def test_there_is_no_metrics_port_by_default(server: RunningServer) -> None:
     assert server.bound.metrics_endpoint is None
 
 
@@ -198,11 +195,11 @@ LARGE = b"x" * 50_000_000
 
 
 class Site:
-    """One page behind the operator's server: ``answer`` bytes long, or never answered where that is ``None``."""
+    """A site behind the admin server: a page of ``answer`` bytes (``None``: no reply), and a stream."""
 
     def __init__(self, answer: bytes | None) -> None:
         self.answer = answer
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.app = Starlette(routes=[Route("/", self._page), Route("/stream", self._stream)])
         self.streaming = asyncio.Event()
         self.streaming.set()
@@ -222,7 +219,7 @@ class Site:
                 await writer.wait_closed()
 
     async def _stream(self, request: Request) -> Response:
-        """Send an event every few hundredths of a second, as many bytes as there are in the answer."""
+        """Send an event with the answer every few hundredths of a second."""
 
         async def events() -> AsyncIterator[bytes]:
             while self.streaming.is_set():
@@ -232,7 +229,7 @@ class Site:
         return StreamingResponse(events(), media_type="text/event-stream")
 
     async def _page(self, request: Request) -> Response:
-        self.asked.set()
+        self.requested.set()
         if self.answer is None:
             await asyncio.Event().wait()
         return Response(self.answer)
@@ -258,15 +255,15 @@ def site(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Site]:
     return sites(**getattr(request, "param", {}))
 
 
-def served(**how: Any) -> pytest.MarkDecorator:
-    """Return the mark of a test whose site is made with `how`."""
-    return pytest.mark.parametrize("site", [how], indirect=True, ids=["site"])
+def served(**options: Any) -> pytest.MarkDecorator:
+    """Return the mark of a test with a site of these options."""
+    return pytest.mark.parametrize("site", [options], indirect=True, ids=["site"])
 
 
 @served(request_s_max=0.2)
 @pytest.mark.parametrize("sent", [b"", b"GE", GET[:-2], GET + GET[:-2]], ids=["nothing", "method", "head", "second"])
-async def test_a_request_that_does_not_end_ends_its_connection(site: Site, sent: bytes) -> None:
-    """Whatever was sent of it, and whether or not one was answered before."""
+async def test_an_incomplete_request_ends_its_connection(site: Site, sent: bytes) -> None:
+    """Whether or not a request was answered before."""
     reader, writer = await site.connect()
     writer.write(sent)
     received = await reader.read(-1)
@@ -274,7 +271,7 @@ async def test_a_request_that_does_not_end_ends_its_connection(site: Site, sent:
 
 
 @served(request_s_max=0.2)
-async def test_a_client_that_goes_on_asking_stays(site: Site) -> None:
+async def test_a_client_that_continues_to_send_requests_stays(site: Site) -> None:
     reader, writer = await site.connect()
     time_s = asyncio.get_running_loop().time
     until_s = time_s() + 0.5
@@ -289,15 +286,14 @@ async def test_a_client_that_does_not_read_is_cut_off(site: Site, request_bytes:
     _, writer = await site.connect()
     writer.write(request_bytes)
     if request_bytes is GET:
-        await site.asked.wait()
+        await site.requested.wait()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError):
         await send_for_ever(writer)
 
 
 @served(request_s_max=0.2)
-async def test_a_stream_goes_on_as_long_as_its_client_reads(site: Site) -> None:
-    """It has no end of its own; the end of the server is one."""
+async def test_a_stream_lasts_until_the_shutdown_while_its_client_reads(site: Site) -> None:
     reader, writer = await site.connect()
     writer.write(STREAM)
     time_s = asyncio.get_running_loop().time
@@ -317,7 +313,7 @@ async def test_a_head_that_is_too_long_is_refused(site: Site) -> None:
     "length", ["-1", "+1", "", "x", "1 1", "0x1", "1.0", "1_0", "\u00b2", "1, 2", "9" * 21, "9" * 5_000]
 )
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
-async def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture, before: bytes, length: str) -> None:
+async def test_an_invalid_length_is_refused(caplog: pytest.LogCaptureFixture, before: bytes, length: str) -> None:
     async with sites() as site:
         reader, writer = await site.connect()
         writer.write(before + GET[:-2] + f"Content-Length: {length}\r\n\r\n".encode())
@@ -328,26 +324,26 @@ async def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("head", "heard", "answers"),
+    ("head", "received_first", "statuses"),
     [
-        (GET, b"", [b"400"]),  # the application is asked by then, and not heard any more
-        (GET, b"here", [b"200"]),  # it did not wait for the body
+        (GET, b"", [b"400"]),  # the application has the request, but its reply is dropped
+        (GET, b"here", [b"200"]),  # the page does not wait for the body
         (STREAM, b"data: here", [b"200"]),
     ],
-    ids=["before-the-answer", "after-the-answer", "in-the-answer"],
+    ids=["before-the-reply", "after-the-reply", "in-the-reply"],
 )
-async def test_a_body_that_is_none_ends_the_connection(
-    caplog: pytest.LogCaptureFixture, head: bytes, heard: bytes, answers: list[bytes]
+async def test_an_invalid_body_ends_the_connection(
+    caplog: pytest.LogCaptureFixture, head: bytes, received_first: bytes, statuses: list[bytes]
 ) -> None:
-    """Wherever the answer is by then, and nobody finds a traceback."""
+    """At any time, and without a traceback in the log."""
     async with sites() as site:
         reader, writer = await site.connect()
-        writer.write(head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n" + (b"" if heard else b"-1\r\n"))
-        received = await reader.readuntil(heard) if heard else b""
-        writer.write(b"-1\r\n" if heard else b"")
+        writer.write(head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n" + (b"" if received_first else b"-1\r\n"))
+        received = await reader.readuntil(received_first) if received_first else b""
+        writer.write(b"-1\r\n" if received_first else b"")
         with suppress(ConnectionError):
             received += await reader.read(-1)
-        assert [line.split()[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == answers
+        assert [line.split()[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == statuses
     assert caplog.messages == []
 
 
@@ -364,35 +360,35 @@ async def test_connections_beyond_the_limit_are_closed(site: Site) -> None:
 
 
 async def send_for_ever(writer: asyncio.StreamWriter) -> None:
-    """Raise ``ConnectionError`` once the server has had enough."""
+    """Raise ``ConnectionError`` when the server closes the connection."""
     while True:
         writer.write(bytes(65_536))
         await writer.drain()
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Tell whether the server has closed, in whatever way, and said nothing before."""
+    """Return whether the server has closed without sending anything."""
     with suppress(ConnectionError):
         return await reader.read() == b""
     return True
 
 
 @served(request_s_max=HOUR_S)
-@pytest.mark.parametrize("grace_s", [0.1, HOUR_S], ids=["time-is-over", "asked-twice"])
+@pytest.mark.parametrize("grace_s", [0.1, HOUR_S], ids=["timeout", "second-request"])
 @pytest.mark.parametrize("answer", [LARGE, None], ids=["does-not-read", "is-not-answered"])
-async def test_the_end_waits_for_nobody_beyond_its_time(site: Site, grace_s: float, answer: bytes | None) -> None:
-    """A client that does not read, or that cannot be answered, holds the end up no longer than anybody may."""
+async def test_shutdown_is_bounded_by_its_grace_time(site: Site, grace_s: float, answer: bytes | None) -> None:
+    """Even if a client does not read, or cannot be answered."""
     site.shutdown._grace_s, site.answer = grace_s, answer
     _, writer = await site.connect()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(GET)
-    await site.asked.wait()
+    await site.requested.wait()
     site.shutdown.request()
     if grace_s == HOUR_S:
         asyncio.get_running_loop().call_later(0.1, site.shutdown.request)
 
 
-# From where the console can be used: this machine, TLS, a named proxy; and what is refused, with what to do.
+# From where the console can be used: this machine, TLS, a listed proxy; and the errors otherwise.
 
 NAME = "mq.example.org"
 PROXY = "127.0.0.2"
@@ -400,7 +396,7 @@ HTTPS = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "198.51.100.7"}
 
 
 def scope(peer: str, *headers: tuple[str, str], path: str = "/console/queues") -> dict[str, Any]:
-    """Return what Uvicorn makes of a request from ``peer``."""
+    """Return the ASGI scope of a request from ``peer``."""
     lines = [(name.lower().encode(), value.encode()) for name, value in headers]
     return {"type": "http", "method": "GET", "path": path, "scheme": "http", "client": (peer, 5), "headers": lines}
 
@@ -411,8 +407,8 @@ def reach(*, signed: bool = True, tls: bool = False, proxies: str = "") -> Admin
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
-def test_this_machine_may(peer: str) -> None:
-    """Whatever the server has; the name by which it is called is checked where there is no certificate to do that."""
+def test_this_machine_may_use_the_console(peer: str) -> None:
+    """With any configuration; the Host header is checked unless a certificate does."""
     assert [rule.client_scope(scope(peer))[1] for rule in (reach(signed=False), reach(), reach(tls=True))] == [
         False,
         False,
@@ -422,39 +418,39 @@ def test_this_machine_may(peer: str) -> None:
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "10.1.2.3", "fd00::1", "::ffff:192.0.2.1", "::", "0.0.0.0", "x", ""])
 def test_others_need_accounts_and_tls(peer: str) -> None:
-    with pytest.raises(Unreachable, match="Without authentication") as unasked:
+    with pytest.raises(Unreachable, match="Without authentication") as unsigned:
         reach(signed=False, tls=True).client_scope(scope(peer))
-    assert str(unasked.value) == LOCAL_ONLY
+    assert str(unsigned.value) == LOCAL_ONLY
     with pytest.raises(Unreachable, match="only over TLS") as clear:
         reach().client_scope(scope(peer))
     assert str(clear.value) == TLS_REQUIRED
     assert reach(tls=True).client_scope(scope(peer))[1] is True
 
 
-def test_who_has_no_address_is_not_of_this_machine() -> None:
+def test_a_client_without_an_address_is_not_local() -> None:
     with pytest.raises(Unreachable):
         reach().client_scope({**scope("127.0.0.1"), "client": None})
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Proto", "Forwarded"])
-def test_a_proxy_that_is_not_named_is_not_believed(header: str) -> None:
+def test_forwarded_headers_of_an_unlisted_proxy_are_refused(header: str) -> None:
     for peer in ("127.0.0.1", "192.0.2.1"):
         with pytest.raises(Unreachable) as unnamed:
             reach(proxies="192.0.2.2").client_scope(scope(peer, (header, "https")))
         assert str(unnamed.value) == UNLISTED_PROXY
 
 
-def test_a_named_proxy_tells_who_came_and_how() -> None:
+def test_forwarded_headers_of_a_listed_proxy_are_used() -> None:
     seen, certified = reach(proxies="192.0.2.2").client_scope(scope("192.0.2.2", *HTTPS.items()))
     assert (seen["scheme"], seen["client"][0], certified) == ("https", "198.51.100.7", True)
 
 
 @pytest.mark.parametrize(
-    ("told", "client"),
+    ("forwarded", "client"),
     [
         ("198.51.100.7", "198.51.100.7"),
-        ("127.0.0.1, 198.51.100.7", "198.51.100.7"),  # the client wrote the first itself
-        ("203.0.113.9, 198.51.100.7, 192.0.2.3", "198.51.100.7"),  # through two proxies that are named
+        ("127.0.0.1, 198.51.100.7", "198.51.100.7"),  # the first is forged by the client
+        ("203.0.113.9, 198.51.100.7, 192.0.2.3", "198.51.100.7"),  # through two listed proxies
         ("192.0.2.3", "192.0.2.3"),
         ("::ffff:198.51.100.7", "198.51.100.7"),
         ("2001:db8::1", "2001:db8::1"),
@@ -463,9 +459,9 @@ def test_a_named_proxy_tells_who_came_and_how() -> None:
         ("127.0.0.1:1, 198.51.100.7:4711, 192.0.2.3:1", "198.51.100.7"),
     ],
 )
-def test_the_last_address_that_is_no_named_proxys_is_the_clients(told: str, client: str) -> None:
-    asked = scope("192.0.2.2", ("X-Forwarded-Proto", "https"), ("X-Forwarded-For", told))
-    assert reach(proxies="192.0.2.0/28").client_scope(asked)[0]["client"][0] == client
+def test_the_client_is_the_last_address_that_is_no_listed_proxy(forwarded: str, client: str) -> None:
+    request = scope("192.0.2.2", ("X-Forwarded-Proto", "https"), ("X-Forwarded-For", forwarded))
+    assert reach(proxies="192.0.2.0/28").client_scope(request)[0]["client"][0] == client
 
 
 def test_lines_of_a_header_are_one_list() -> None:
@@ -482,14 +478,14 @@ def test_lines_of_a_header_are_one_list() -> None:
     [("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "198.51.100.7, ")],
     [("Forwarded", "for=198.51.100.7;proto=https")],
 ])  # fmt: skip
-def test_a_named_proxy_must_tell_that_it_speaks_tls_and_to_whom(headers: list[tuple[str, str]]) -> None:
+def test_a_listed_proxy_must_send_scheme_and_client(headers: list[tuple[str, str]]) -> None:
     for proxies, peer in (("192.0.2.2", "192.0.2.2"), ("127.0.0.1", "127.0.0.1")):
         with pytest.raises(Unreachable) as unforwarded:
             reach(proxies=proxies).client_scope(scope(peer, *headers))
         assert str(unforwarded.value) == FORWARDED_HEADERS_REQUIRED
 
 
-async def _asked(guard: AdminGuard, asked: dict[str, Any]) -> tuple[int, str]:
+async def _send(guard: AdminGuard, request: dict[str, Any]) -> tuple[int, str]:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -498,24 +494,24 @@ async def _asked(guard: AdminGuard, asked: dict[str, Any]) -> tuple[int, str]:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    await guard(asked, receive, send)
+    await guard(request, receive, send)
     return sent[0]["status"], sent[1]["body"].decode()
 
 
 @pytest.mark.parametrize("path", ["/", "/console/queues", "/console/login", "/api/queues", "/api/openapi.json", "/x"])
-def test_what_cannot_be_used_from_there_says_what_to_do(path: str) -> None:
-    status, text = asyncio.run(_asked(reach(), scope("192.0.2.1", path=path)))
+def test_refusals_say_what_to_do(path: str) -> None:
+    status, text = asyncio.run(_send(reach(), scope("192.0.2.1", path=path)))
     assert (status, TLS_REQUIRED in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/events/flush"])
-def test_health_and_metrics_stay_as_they_are(path: str) -> None:
-    assert asyncio.run(_asked(reach(signed=False), scope("192.0.2.1", path=path))) == (200, "inner")
+def test_health_and_metrics_are_not_restricted(path: str) -> None:
+    assert asyncio.run(_send(reach(signed=False), scope("192.0.2.1", path=path))) == (200, "inner")
 
 
 @pytest.mark.parametrize("path", ["/health/live/../../console/queues", "/metrics/", "/metrics/console", "//metrics"])
-def test_what_only_looks_like_them_is_the_consoles(path: str) -> None:
-    assert asyncio.run(_asked(reach(), scope("192.0.2.1", path=path)))[0] == 403
+def test_similar_paths_are_restricted(path: str) -> None:
+    assert asyncio.run(_send(reach(), scope("192.0.2.1", path=path)))[0] == 403
 
 
 async def _inner(scope: Any, receive: Any, send: Any) -> None:
@@ -523,8 +519,8 @@ async def _inner(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"inner"})
 
 
-def test_on_every_address_the_console_has_no_foreign_names() -> None:
-    """A page whose name was pointed at this machine reads nothing here either; metrics have whatever name they have."""
+def test_the_console_refuses_foreign_names_on_every_address() -> None:
+    """A rebound name reaches only metrics."""
     with RunningServer(admin_host="0.0.0.0", insecure=True) as running:
         endpoint = running.admin_endpoint.replace("0.0.0.0", "127.0.0.1")
         with Visitor(endpoint) as visitor:
@@ -547,14 +543,14 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 def through_proxy(
     proxied: RunningServer, path: str, method: str = "GET", body: str | None = None, **headers: str
 ) -> Any:
-    """Ask as the proxy does for a browser that knows the server as ``NAME``."""
-    told = {"Host": NAME, **HTTPS, **headers}
+    """Send a request as the proxy does, for a browser that uses ``NAME``."""
+    sent = {"Host": NAME, **HTTPS, **headers}
     with urllib3.PoolManager(source_address=(PROXY, 0)) as http:
-        return http.request(method, proxied.admin_endpoint + path, body=body, headers=told, redirect=False)
+        return http.request(method, proxied.admin_endpoint + path, body=body, headers=sent, redirect=False)
 
 
-def test_behind_a_proxy_one_signs_in_under_its_name(proxied: RunningServer) -> None:
-    """Its cookie is for TLS alone; and the page of the form is the console's own."""
+def test_sign_in_behind_a_proxy(proxied: RunningServer) -> None:
+    """The cookie is for TLS only; the form's origin is the proxy's name."""
     form = through_proxy(proxied, "/console/login")
     assert form.status == 200
     cookie = form.headers["set-cookie"]
@@ -562,53 +558,53 @@ def test_behind_a_proxy_one_signs_in_under_its_name(proxied: RunningServer) -> N
     assert "; Secure" in cookie
     token = _token(form.data)
     body = urlencode({"csrf": token, "key_id": "AKIDOWNER", "secret": SECRETS["AKIDOWNER"], "next": "/console/audit"})
-    told = {"Cookie": cookie.partition(";")[0], "Origin": f"https://{NAME}"}
-    told["Content-Type"] = "application/x-www-form-urlencoded"
-    signed_in = through_proxy(proxied, "/console/login", "POST", body, **told)
+    headers = {"Cookie": cookie.partition(";")[0], "Origin": f"https://{NAME}"}
+    headers["Content-Type"] = "application/x-www-form-urlencoded"
+    signed_in = through_proxy(proxied, "/console/login", "POST", body, **headers)
     assert (signed_in.status, signed_in.headers["location"]) == (303, "/console/audit")
-    told["Cookie"] = signed_in.headers["set-cookie"].partition(";")[0]
-    assert through_proxy(proxied, "/console/audit", **told).status == 200
+    headers["Cookie"] = signed_in.headers["set-cookie"].partition(";")[0]
+    assert through_proxy(proxied, "/console/audit", **headers).status == 200
 
 
-def test_behind_a_proxy_pages_of_others_are_refused(proxied: RunningServer) -> None:
+def test_behind_a_proxy_foreign_pages_are_refused(proxied: RunningServer) -> None:
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert through_proxy(proxied, "/console/login", **headers).status == 403
 
 
-def test_a_proxy_that_does_not_speak_tls_is_refused(proxied: RunningServer) -> None:
+def test_a_proxy_without_tls_is_refused(proxied: RunningServer) -> None:
     refused = through_proxy(proxied, "/console/login", **{"X-Forwarded-Proto": "http"})
     assert (refused.status, refused.data.decode()) == (403, FORWARDED_HEADERS_REQUIRED + "\n")
 
 
-def test_through_a_proxy_health_and_metrics_have_no_foreign_names(proxied: RunningServer) -> None:
+def test_through_a_proxy_health_and_metrics_refuse_foreign_names(proxied: RunningServer) -> None:
     refused = through_proxy(proxied, "/metrics")
     assert (refused.status, refused.data.decode()) == (403, WRONG_NAME + "\n")
 
 
-def test_beside_a_proxy_foreign_names_are_refused(proxied: RunningServer) -> None:
-    """A page whose name was pointed at this machine is not behind the proxy, whatever it says."""
+def test_local_requests_beside_a_proxy_refuse_foreign_names(proxied: RunningServer) -> None:
+    """A rebound name does not come through the proxy, whatever its headers."""
     with Visitor(proxied) as visitor:
         assert visitor.get("/console/login").status == 200
         assert visitor.get("/console/login", Host=NAME).text == WRONG_NAME
         assert visitor.get("/console/login", Host=NAME, **HTTPS).text == UNLISTED_PROXY
 
 
-def test_over_tls_others_sign_in_under_a_name(tmp_path: Path) -> None:
-    """The operator's port is open to them without ``insecure``."""
+def test_sign_in_over_tls_from_other_machines(tmp_path: Path) -> None:
+    """The admin port may be open to them without ``insecure``."""
     files = Files(tmp_path)
     with RunningServer(
         admin_host="0.0.0.0", credentials=written(tmp_path / "credentials.toml"), **files.settings
     ) as running:
         endpoint = running.admin_endpoint.replace("0.0.0.0", "127.0.0.1")
         with urllib3.PoolManager(ssl_context=files.trusting()) as http:
-            told = {"Host": f"{NAME}:9325", "Connection": "close"}
-            form = http.request("GET", f"{endpoint}/console/login", headers=told)
+            headers = {"Host": f"{NAME}:9325", "Connection": "close"}
+            form = http.request("GET", f"{endpoint}/console/login", headers=headers)
             assert "; Secure" in form.headers["set-cookie"]
-            told |= {"Origin": f"https://{NAME}:9325", "Cookie": form.headers["set-cookie"].partition(";")[0]}
-            told["Content-Type"] = "application/x-www-form-urlencoded"
+            headers |= {"Origin": f"https://{NAME}:9325", "Cookie": form.headers["set-cookie"].partition(";")[0]}
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
             fields = {"csrf": _token(form.data), "key_id": "AKIDOWNER", "secret": SECRETS["AKIDOWNER"]}
             sent = http.request(
-                "POST", f"{endpoint}/console/login", body=urlencode(fields), headers=told, redirect=False
+                "POST", f"{endpoint}/console/login", body=urlencode(fields), headers=headers, redirect=False
             )
             assert (sent.status, sent.headers["location"]) == (303, "/console/queues")
 

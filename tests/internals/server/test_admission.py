@@ -1,4 +1,4 @@
-"""Clients that make the server hold much: who may send a large body, how much there may be of it, whose turn it is."""
+"""Admission: large bodies, the byte budget, fairness between connections."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ def connected(server: RunningServer) -> Client:
 
 
 def authorization(key: str, at_s: float | None = None) -> bytes:
-    """Return header lines that name a key and an instant, and sign nothing."""
+    """Return unsigned header lines with a key id and a date."""
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s)).encode()
     return (
         b"X-Amz-Date: %b\r\nAuthorization: AWS4-HMAC-SHA256 Credential=%b/%b/%b/sqs/aws4_request, "
@@ -62,10 +62,10 @@ def authorization(key: str, at_s: float | None = None) -> bytes:
     pytest.param(lambda: POST + b"Content-Type: text/plain\r\n", 404, b"No protocol", id="no-protocol"),
 ])  # fmt: skip
 @pytest.mark.parametrize("expects", [b"", EXPECT], ids=["sends", "waits-to-send"])
-def test_a_large_body_of_a_stranger_is_refused_by_its_head(
+def test_a_large_body_without_a_valid_key_is_refused_by_its_head(
     server: RunningServer, head: Callable[[], bytes], status: int, word: bytes, expects: bytes
 ) -> None:
-    """In the words of its protocol, before the body is sent, and without 100 Continue."""
+    """As an error of its protocol, before the body is sent, and without 100 Continue."""
     with connected(server) as stranger:
         stranger.send(head() + expects + b"Content-Length: %d\r\n\r\n" % LARGE_BYTES)
         reply = stranger.read()
@@ -74,7 +74,7 @@ def test_a_large_body_of_a_stranger_is_refused_by_its_head(
     assert set(held_bytes(server.admin_endpoint).values()) == {0}
 
 
-def test_a_large_body_of_a_known_key_is_read_and_its_signature_checked(server: RunningServer) -> None:
+def test_a_large_body_with_a_valid_key_is_read_before_its_signature_fails(server: RunningServer) -> None:
     with connected(server) as stranger:
         stranger.send(POST + JSON + authorization("AKIDOWNER") + EXPECT + b"Content-Length: 100000\r\n\r\n")
         assert stranger.read().status == 100
@@ -85,8 +85,8 @@ def test_a_large_body_of_a_known_key_is_read_and_its_signature_checked(server: R
     assert set(held_bytes(server.admin_endpoint).values()) == {0}
 
 
-def test_strangers_that_name_a_key_leave_room_for_its_holder(server: RunningServer) -> None:
-    """Whose bodies are read while those of the strangers fill what they may have, and never end."""
+def test_unverified_bodies_with_a_key_id_leave_room_for_its_holder(server: RunningServer) -> None:
+    """Other clients fill their part of the budget with bodies that never end."""
     queue = client(server).create_queue(QueueName="q")["QueueUrl"]
     entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
     batch = signed_action(server, "SendMessageBatch", QueueUrl=queue, Entries=entries)
@@ -104,8 +104,8 @@ def test_strangers_that_name_a_key_leave_room_for_its_holder(server: RunningServ
         stranger.close()
 
 
-def test_a_large_body_is_verified_in_every_protocol_and_framing(server: RunningServer) -> None:
-    """What is hashed as it comes is what was signed: in one segment, in many, and beside a wrong byte."""
+def test_a_large_body_is_verified_in_every_framing(server: RunningServer) -> None:
+    """In one segment and in many; a changed byte is detected."""
     queue = client(server).create_queue(QueueName="q")["QueueUrl"]
     assert client(server).send_message(QueueUrl=queue, MessageBody="y" * 1_000_000)["MD5OfMessageBody"]
     request = signed_action(server, "SendMessage", QueueUrl=queue, MessageBody="x" * 300_000)
@@ -116,8 +116,8 @@ def test_a_large_body_is_verified_in_every_protocol_and_framing(server: RunningS
                 assert sender.read().status == status
 
 
-def test_a_body_without_room_waits_and_is_told_when_to_come_again() -> None:
-    """With a status after which SDKs try again; the next one has room."""
+def test_a_body_that_waits_too_long_gets_503_with_retry_after() -> None:
+    """SDKs retry after this status; the retry has room."""
     limits = HttpLimits(body_wait_s_max=0.2, linger_s_max=0.1)
     with HttpHost(limits, bytes_max=4_000_000) as host, host.client() as first, host.client() as second:
         first.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x")
@@ -135,8 +135,8 @@ def test_a_body_without_room_waits_and_is_told_when_to_come_again() -> None:
         assert set(host.call(host.budget.parts).values()) == {0}
 
 
-def test_addresses_share_what_there_is_where_there_are_no_keys() -> None:
-    """One that has much waits for more while another one, which has nothing, is read at once."""
+def test_without_keys_addresses_share_the_budget() -> None:
+    """An address that holds much waits for more; one that holds nothing is read at once."""
     with HttpHost(bytes_max=4_000_000) as host, host.client() as first, host.client() as more:
         first.send(POST + EXPECT + b"Content-Length: 1000000\r\n\r\n")
         assert first.read().status == 100
@@ -162,7 +162,7 @@ def other_address(host: HttpHost) -> Client:
     return Client(connected)
 
 
-def test_a_body_that_waits_for_room_is_read_when_there_is_some() -> None:
+def test_a_waiting_body_is_read_when_budget_is_freed() -> None:
     with HttpHost(bytes_max=4_000_000) as host, host.client() as second:
         first = host.client()
         first.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x")
@@ -174,8 +174,8 @@ def test_a_body_that_waits_for_room_is_read_when_there_is_some() -> None:
         assert second.read().status == 200
 
 
-def test_the_shortest_body_that_waits_has_the_next_room() -> None:
-    """A client among many strangers of its address waits for one of their bodies, not for all that came before it."""
+def test_the_shortest_waiting_body_is_next() -> None:
+    """So a client among many others of its address waits for one body, not for all earlier ones."""
     with HttpHost(bytes_max=4_000_000) as host, host.client() as first, host.client() as long, host.client() as short:
         first.send(POST + EXPECT + b"Content-Length: 1500000\r\n\r\n")
         assert first.read().status == 100
@@ -190,23 +190,23 @@ def test_the_shortest_body_that_waits_has_the_next_room() -> None:
         assert long.read().status == 100
 
 
-def test_what_refused_clients_still_send_leaves_every_other_turn_to_bodies_that_are_read() -> None:
+def test_input_of_refused_clients_takes_at_most_every_other_slot() -> None:
     async def read_beside_drops() -> list[str]:
         loop = asyncio.get_running_loop()
-        turns, taken = LoopQueues(loop), list[str]()
+        queues, taken = LoopQueues(loop), list[str]()
         is_read: asyncio.Future[list[str]] = loop.create_future()
         for _ in range(100):
-            turns.paced_drop(lambda: taken.append("drop"))
+            queues.paced_drop(lambda: taken.append("drop"))
         for _ in range(5):
-            turns.paced(lambda: taken.append("read"))
-        turns.paced(lambda: is_read.set_result(list(taken)))
+            queues.paced(lambda: taken.append("read"))
+        queues.paced(lambda: is_read.set_result(list(taken)))
         return await is_read
 
     assert asyncio.run(read_beside_drops()) == ["read", "drop"] * 5
 
 
 def test_a_chunked_body_reserves_as_it_grows() -> None:
-    """Beyond what it may have it is refused like any other; what it had is given back."""
+    """Beyond its limit it is refused, and its bytes are released."""
     limits = HttpLimits(body_wait_s_max=0.2, linger_s_max=0.1)
     piece = b"%x\r\n%b\r\n" % (100_000, b"x" * 100_000)
     with HttpHost(limits, bytes_max=10_000_000) as host, host.client() as sender, host.client() as other:
@@ -221,8 +221,8 @@ def test_a_chunked_body_reserves_as_it_grows() -> None:
 
 
 @pytest.mark.parametrize("count", [50, 2_500], ids=["in-one-slice", "in-many"])
-def test_a_client_that_pipelines_does_not_go_before_others(count: int) -> None:
-    """What one sends comes after the first few of many that came before it; all are answered in order."""
+def test_a_client_that_pipelines_gets_no_priority(count: int) -> None:
+    """A request of another client starts after the first few of the pipeline; replies keep their order."""
     with HttpHost() as host, host.client() as many, host.client() as one:
         one.send(GET)
         one.read()
@@ -235,8 +235,8 @@ def test_a_client_that_pipelines_does_not_go_before_others(count: int) -> None:
         assert host.targets.index(b"/one") < 40
 
 
-def test_a_defect_behind_another_request_ends_its_connection_alone() -> None:
-    """Others that wait for their turn at the same time go on."""
+def test_a_defect_in_a_pipelined_request_closes_only_its_connection() -> None:
+    """Other connections with waiting requests continue."""
     with HttpHost() as host, host.client() as first, host.client() as defect, host.client() as last:
         for each in (first, defect, last):
             each.send(GET)
@@ -260,7 +260,7 @@ LONG = b"Content-Length: 300000\r\n\r\n"
 PART = b"x" * 100_000
 
 
-@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("sent", [
     pytest.param(POST + LONG + PART, id="in-the-middle"),
     pytest.param(POST + EXPECT + LONG, id="before-it-begins"),
@@ -270,8 +270,8 @@ PART = b"x" * 100_000
     pytest.param(HOLD + POST + LONG + PART * 3 + POST + LONG + PART, id="behind-another"),
     pytest.param(POST.replace(b"/", b"/defect", 1) + LONG + PART * 3, id="defect"),
 ])  # fmt: skip
-def test_a_body_gives_its_bytes_back_however_its_connection_ends(sent: bytes, loops: Any) -> None:
-    """By a reset, by a close, and after the client has sent its last."""
+def test_a_body_releases_its_bytes_however_its_connection_ends(sent: bytes, loops: Any) -> None:
+    """By a reset, by a close, and after a half close."""
     with HttpHost(loop_factory=loops) as host:
         for end in (Client.reset, Client.close, Client.half_close):
             with host.client() as client:
@@ -282,10 +282,10 @@ def test_a_body_gives_its_bytes_back_however_its_connection_ends(sent: bytes, lo
                 wait_until(lambda: set(host.call(host.budget.parts).values()) == {0})
 
 
-def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
-    """A receive then waits as for a message; it gets one when those who do not read have gone.
+def test_no_receive_starts_while_unread_replies_fill_their_half() -> None:
+    """It parks, and gets a message when the clients that do not read have disconnected.
 
-    Answers have one to six messages of 1 MB, so that something is left of them whatever the kernel's buffers take.
+    Replies have one to six messages of 1 MB, so that part of them is unsent whatever the kernel's buffers take.
     """
     with RunningServer(http_bytes_max=SMALLEST_BUDGET) as server:
         sqs = client(server, region_name="us-east-1")
@@ -301,7 +301,7 @@ def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
         wait_until(lambda: not received(server, sqs, queue))
         one_each = sum(1_001_000 * (1 + number % 6) for number in range(60))
         assert held_bytes(server.admin_endpoint)["unread_answers"] <= one_each, (
-            "what began before they were full, and no more"
+            "only what began before the limit was reached"
         )
         for each in unreading:
             each.close()
@@ -310,7 +310,7 @@ def test_no_receive_starts_while_unread_answers_fill_their_half() -> None:
 
 
 def received(server: RunningServer, sqs: Any, queue: str) -> list[object]:
-    """Return what a receive gets that waits for a second at most, by the server's clock."""
+    """Return the messages of a receive that waits for at most a second of the server's clock."""
     with ThreadPoolExecutor(1) as pool:
         receiving = pool.submit(sqs.receive_message, QueueUrl=queue, WaitTimeSeconds=0)
         while not receiving.done():
@@ -320,5 +320,5 @@ def received(server: RunningServer, sqs: Any, queue: str) -> list[object]:
 
 
 def _send_all(sender: Client, pieces: list[bytes]) -> None:
-    with contextlib.suppress(OSError):  # it is refused in the middle
+    with contextlib.suppress(OSError):  # refused in the middle
         sender.send(POST + b"Transfer-Encoding: chunked\r\n\r\n", *pieces)

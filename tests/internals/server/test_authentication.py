@@ -1,6 +1,6 @@
-"""The credentials file: what it may say, who may read it, and that nothing of its secrets comes out.
+"""The credentials file: content, permissions, and that errors reveal no secrets.
 
-Then: who may sign in with a key's id and secret, and who is still known afterwards, by the wall clock.
+Sign-in with a key, its expiry by the wall clock, and the cache of queue policies.
 """
 
 import os
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """Return why the file is not taken; no secret is told, whatever it says."""
+    """Return the error of the file; it must not contain a secret."""
     with pytest.raises(CredentialsError) as caught:
         load(path)
     text = str(caught.value)
@@ -52,25 +52,25 @@ def test_accounts_and_keys_are_read(path: Path) -> None:
     assert (keys["ASIDBOB"].session_token, keys["AKIDOWNER"].session_token) == (TOKEN.encode(), None)
 
 
-def test_an_end_without_an_offset_is_in_utc(path: Path) -> None:
+def test_an_expiry_without_an_offset_is_in_utc(path: Path) -> None:
     written(path, TEXT.replace("00:00:00Z", "00:00:00"))
     assert load(path)["ASIDBOB"].expires_at_s == datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o610, 0o777])
-def test_a_file_that_others_may_touch_is_refused(path: Path, mode: int) -> None:
+def test_a_file_that_others_can_access_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
     assert f"(mode {mode:04o}); run chmod 600" in refusal(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of root's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files owned by root")
 @pytest.mark.parametrize(
     ("mode", "is_refused"), [(0o440, False), (0o640, False), (0o644, True), (0o660, True), (0o444, True)]
 )
-def test_a_secret_of_roots_may_be_for_the_group_of_the_server(
+def test_a_file_of_root_may_be_readable_by_the_servers_group(
     path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, *, is_refused: bool
 ) -> None:
-    """As Kubernetes and systemd mount one."""
+    """Kubernetes and systemd mount secrets so."""
     monkeypatch.setattr("os.geteuid", lambda: 10_001)
     path.chmod(mode)
     if is_refused:
@@ -80,7 +80,7 @@ def test_a_secret_of_roots_may_be_for_the_group_of_the_server(
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_the_owner_alone_may_read(path: Path, mode: int) -> None:
+def test_a_file_that_only_the_owner_can_read_is_accepted(path: Path, mode: int) -> None:
     path.chmod(mode)
     assert load(path)
 
@@ -97,27 +97,27 @@ def test_the_owner_alone_may_read(path: Path, mode: int) -> None:
     ('user = "carol"', 'user = "car/ol"', "keys[1].user"), ("2100-01-01T00:00:00Z", '"soon"', "keys[1].expires"),
     (TEXT, "", "missing required field `accounts`"), (TEXT, "accounts = []", "has no keys"),
 ], ids=range(13))  # fmt: skip
-def test_what_is_wrong_is_told_and_no_secret(path: Path, old: str, new: str, words: str) -> None:
+def test_errors_name_the_field_and_no_secret(path: Path, old: str, new: str, words: str) -> None:
     assert old in TEXT
     written(path, TEXT.replace(old, new))
     assert words in refusal(path)
 
 
-def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_refused(path: Path) -> None:
     path.write_bytes(b"\xff")
     assert "it is not UTF-8" in refusal(path)
 
 
-def test_a_file_must_be_there_and_a_file(tmp_path: Path) -> None:
+def test_the_file_must_exist_and_be_a_file(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refusal(tmp_path / "missing.toml")
     assert "cannot be read: Is a directory" in refusal(tmp_path)
     assert "is no file" in refusal(Path("/dev/null"))
 
 
-def test_no_key_shows_its_secret(path: Path) -> None:
-    shown = repr(load(path))
-    assert "AKIDOWNER" in shown
-    assert not any(secret in shown for secret in (*SECRETS.values(), TOKEN))
+def test_repr_hides_secrets(path: Path) -> None:
+    text = repr(load(path))
+    assert "AKIDOWNER" in text
+    assert not any(secret in text for secret in (*SECRETS.values(), TOKEN))
 
 
 ENDS_S = 4_102_444_800.0  # 2100-01-01
@@ -134,7 +134,7 @@ expires = 2100-01-01T00:00:00Z
 
 
 class Wall:
-    """The wall clock of a test."""
+    """A settable wall clock."""
 
     now_s = ENDS_S - 1
 
@@ -146,29 +146,29 @@ def authentication(tmp_path: Path, wall: Wall, text: str = TEXT) -> Authenticati
 
 @pytest.mark.parametrize("key_id", ["AKIDOWNER", "AKIDCAROL", "AKIDFRIEND"])
 def test_a_key_signs_in_with_its_own_secret(tmp_path: Path, key_id: str) -> None:
-    known = authentication(tmp_path, Wall())
-    who = known.sign_in(key_id, SECRETS[key_id])
-    assert who is not None
-    assert who is known.caller_of(key_id)
+    keys = authentication(tmp_path, Wall())
+    caller = keys.sign_in(key_id, SECRETS[key_id])
+    assert caller is not None
+    assert caller is keys.caller_of(key_id)
     for other in {*SECRETS.values(), "", SECRETS[key_id] + " ", SECRETS[key_id].upper(), "ü"} - {SECRETS[key_id]}:
-        assert known.sign_in(key_id, other) is None
+        assert keys.sign_in(key_id, other) is None
 
 
-def test_a_key_ends_by_the_wall_clock(tmp_path: Path) -> None:
+def test_a_key_expires_by_the_wall_clock(tmp_path: Path) -> None:
     wall = Wall()
-    known = authentication(tmp_path, wall, EXPIRING)
-    assert known.sign_in("AKIDSHORT", "short") is not None
-    assert known.caller_of("AKIDSHORT") is not None
+    keys = authentication(tmp_path, wall, EXPIRING)
+    assert keys.sign_in("AKIDSHORT", "short") is not None
+    assert keys.caller_of("AKIDSHORT") is not None
     wall.now_s = ENDS_S
-    assert known.sign_in("AKIDSHORT", "short") is None
-    assert known.caller_of("AKIDSHORT") is None
+    assert keys.sign_in("AKIDSHORT", "short") is None
+    assert keys.caller_of("AKIDSHORT") is None
 
 
-# What is known of the policies of queues: waiting for one, forgetting it, and how much is kept.
+# The cache of policies.
 
 
-class Step:
-    """An exchange, and a poll, that note what happens to them."""
+class FakeExchange:
+    """An exchange and a poll that record their calls."""
 
     request: Any = None
     protocol: Any = None
@@ -177,19 +177,19 @@ class Step:
     started_s = 0.0
 
     def __init__(self) -> None:
-        self.happened: list[str] = []
+        self.calls: list[str] = []
 
     def done(self, result: Any) -> None:
-        self.happened.append(type(result).__name__)
+        self.calls.append(type(result).__name__)
 
     def withdraw(self) -> None:
-        self.happened.append("withdrawn")
+        self.calls.append("withdrawn")
 
     def hurry(self) -> None:
-        self.happened.append("hurried")
+        self.calls.append("hurried")
 
-    def again(self) -> "Step":
-        self.happened.append("again")
+    def retry(self) -> "FakeExchange":
+        self.calls.append("retry")
         return self
 
 
@@ -207,66 +207,64 @@ PURGE = commands.PurgeQueue(queue=f"{OWNER}/jobs")
 VIEW = QueueView(queue=PURGE.queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0)
 
 
-def test_who_waits_for_a_policy_may_go_or_be_hurried(engine: ScriptedEngine, permissions: Permissions) -> None:
-    """Before it is known and after; those who wait for one policy ask for it once, and go on in their order."""
-    steps = [Step() for _ in range(4)]
+def test_requests_that_wait_for_a_policy_share_one_query(engine: ScriptedEngine, permissions: Permissions) -> None:
+    """They continue in order, and can be withdrawn or hurried before and after."""
+    exchanges = [FakeExchange() for _ in range(4)]
     with pytest.raises(PolicyUnknown):
-        permissions.check(steps[0], PURGE, caller_named(OWNER), 0.0)
+        permissions.check(exchanges[0], PURGE, caller_named(OWNER), 0.0)
     gone, hurried, patient, late = [
-        permissions.wait(PolicyUnknown(PURGE.queue), step.again, step.done, 0.0) for step in steps
+        permissions.wait(PolicyUnknown(PURGE.queue), each.retry, each.done, 0.0) for each in exchanges
     ]
     gone.withdraw()
     hurried.hurry()
     assert [command for command, _ in engine.pending] == [commands.ShowQueue(queue=PURGE.queue)]
     engine.answer(VIEW)
-    assert [step.happened for step in steps] == [[], ["again", "hurried"], ["again"], ["again"]]
+    assert [each.calls for each in exchanges] == [[], ["retry", "hurried"], ["retry"], ["retry"]]
     patient.hurry()
     late.withdraw()
-    assert [step.happened for step in steps[2:]] == [["again", "hurried"], ["again", "withdrawn"]]
-    permissions.check(steps[0], PURGE, caller_named(OWNER), 0.0)
+    assert [each.calls for each in exchanges[2:]] == [["retry", "hurried"], ["retry", "withdrawn"]]
+    permissions.check(exchanges[0], PURGE, caller_named(OWNER), 0.0)
 
 
-def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_cached(
-    engine: ScriptedEngine, permissions: Permissions
-) -> None:
-    step, heard = Step(), Step()
-    permissions.wait(PolicyUnknown(PURGE.queue), step.again, step.done, 0.0)
-    deleting = commands.DeleteQueue(queue=PURGE.queue)
-    permissions.intercept(step, deleting, caller_named(OWNER), heard.done)(None)
+def test_a_policy_dropped_while_it_is_read_is_not_cached(engine: ScriptedEngine, permissions: Permissions) -> None:
+    waiting, deleting = FakeExchange(), FakeExchange()
+    permissions.wait(PolicyUnknown(PURGE.queue), waiting.retry, waiting.done, 0.0)
+    command = commands.DeleteQueue(queue=PURGE.queue)
+    permissions.intercept(waiting, command, caller_named(OWNER), deleting.done)(None)
     engine.answer(VIEW)
-    assert (step.happened, heard.happened) == (["again"], ["NoneType"])
+    assert (waiting.calls, deleting.calls) == (["retry"], ["NoneType"])
     with pytest.raises(PolicyUnknown):
-        permissions.check(step, PURGE, caller_named(OWNER), step.started_s)
+        permissions.check(waiting, PURGE, caller_named(OWNER), waiting.started_s)
 
 
-def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten(
+def test_a_queue_deleted_elsewhere_is_dropped_at_the_next_read(
     engine: ScriptedEngine, permissions: Permissions
 ) -> None:
-    step = Step()
-    permissions.wait(PolicyUnknown(PURGE.queue), step.again, step.done, 0.0)
+    exchange = FakeExchange()
+    permissions.wait(PolicyUnknown(PURGE.queue), exchange.retry, exchange.done, 0.0)
     engine.answer(VIEW)
-    step.started_s = FRESH_S
-    permissions.check(step, PURGE, caller_named(OWNER), step.started_s)
+    exchange.started_s = FRESH_S
+    permissions.check(exchange, PURGE, caller_named(OWNER), exchange.started_s)
     engine.answer(QueueNotFound(PURGE.queue))
     with pytest.raises(PolicyUnknown):
-        permissions.check(step, PURGE, caller_named(OWNER), step.started_s)
+        permissions.check(exchange, PURGE, caller_named(OWNER), exchange.started_s)
 
 
-def test_what_is_cached_of_queues_has_an_end(
+def test_the_cache_of_policies_is_bounded(
     engine: ScriptedEngine, permissions: Permissions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("veilmq.server.permissions._CACHED_MAX", 3)
     for number in range(10):
-        step = Step()
+        exchange = FakeExchange()
         queue = f"{OWNER}/jobs{number}"
-        permissions.wait(PolicyUnknown(queue), step.again, step.done, 0.0)
+        permissions.wait(PolicyUnknown(queue), exchange.retry, exchange.done, 0.0)
         engine.answer(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
-        assert step.happened == ["again"]
+        assert exchange.calls == ["retry"]
     assert len(permissions._cached) <= 3
 
 
-def test_every_command_is_about_a_queue_or_known_to_be_about_none() -> None:
-    """A new one that names its queue in another way fails here, not in front of a stranger."""
+def test_every_command_names_one_queue_or_none() -> None:
+    """A new command that names its queue in another way would bypass the check of permissions."""
     of_account = {commands.ListQueues, commands.BrowseQueues, commands.SetAccount, commands.ShowAccount}
     about_none = {commands.CreateQueue, *of_account}
     found = [kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, Command)]

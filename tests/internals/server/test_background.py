@@ -1,8 +1,7 @@
-"""Bulk reads: pages become one answer of a bounded size, in turns, and nobody's step is long.
+"""Requests of many steps: bulk reads, bulk staging, large replies, publications.
 
-Then: staging in bulk: a body is read in turns of the loop, one at a time, and what it comes to is asked of the engine.
-Then: requests with large replies: a connection holds one of them, however many its client asks for and does not take.
-Then: publications in slices: asked for until all is in, at the pace of the rate, and for some seconds at the most.
+Bulk reads and staging share the event loop, one piece per iteration. A connection holds one large reply at a time.
+Publications run in slices, at the pace of their rate, and reply after some seconds at most.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.internals.server.scripted_engine import NoLine, ScriptedEngine
+from tests.internals.server.scripted_engine import NullConnection, ScriptedEngine
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage
@@ -50,7 +49,7 @@ def page(*bodies: str, cursor: str = "") -> ClaimPage:
 
 
 class Writer:
-    """Notes what it is given; `log` is shared by all."""
+    """Records the messages; `log` is shared by all."""
 
     content_type = b"text/x"
 
@@ -72,13 +71,13 @@ class Writer:
 
 
 class Bulk:
-    """Bulk requests on a scripted engine; `log` has the pieces in the order in which they were read or written."""
+    """Bulk requests on a scripted engine; `log` has the pieces in processing order."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
         self.requests = BulkRequests(self.engine, in_thread=self._at_once)
         self.log: list[str] = []
-        self.heard: list[Any] = []
+        self.results: list[Any] = []
 
     async def _at_once(self, make: Callable[[], Any]) -> Any:
         return make()
@@ -89,10 +88,10 @@ class Bench(Bulk):
 
     def read(self) -> Any:
         command = BulkRead(first=FIRST, writer=lambda: Writer(self.log))
-        return BackgroundRequest(self.requests.read, command, 0, self.heard.append)
+        return BackgroundRequest(self.requests.read, command, 0, self.results.append)
 
-    async def asked(self) -> ReadClaim:
-        """Return what the engine is asked, and that it is one thing."""
+    async def pending(self) -> ReadClaim:
+        """Return the only pending command."""
         for _ in range(20):
             await asyncio.sleep(0)
         ((command, _),) = self.engine.pending
@@ -100,7 +99,7 @@ class Bench(Bulk):
         return command
 
     async def answer(self, result: Any) -> None:
-        await self.asked()
+        await self.pending()
         self.engine.answer(result)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -111,59 +110,59 @@ def bench() -> Bench:
     return Bench()
 
 
-async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
+async def test_a_reply_ends_with_the_page_that_fills_it(bench: Bench) -> None:
     bench.read()
     await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
     await bench.answer(page("yy", cursor="3"))
-    (got,) = bench.heard
+    (got,) = bench.results
     assert (len(got.body), b"x-veilmq-cursor: 3\r\n" in got.headers) == (limits.CLAIM_READ_BYTES + 2, True)
 
 
-async def test_an_error_of_the_engine_is_the_answer(bench: Bench) -> None:
-    """Also behind the first page; and the next read goes on."""
+async def test_an_error_of_the_store_is_the_reply(bench: Bench) -> None:
+    """Also after the first page; the next read continues."""
     lost = ClaimLost(1)
     bench.read()
     bench.read()
     await bench.answer(page("a", cursor="2"))
     await bench.answer(lost)
     await bench.answer(page("b"))
-    assert bench.heard[0] is lost or bench.heard[1] is lost
-    assert len(bench.heard) == 2
+    assert bench.results[0] is lost or bench.results[1] is lost
+    assert len(bench.results) == 2
 
 
-async def test_a_defect_is_answered_as_one(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_is_an_internal_error(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.read()
     await bench.answer(page("bad"))
-    assert [type(result) for result in bench.heard] == [InternalError]
+    assert [type(result) for result in bench.results] == [InternalError]
     assert "BulkRead failed" in caplog.text
 
 
-async def test_reads_take_turns(bench: Bench) -> None:
-    """One page is asked for at a time, and one piece is written in a turn of the loop."""
+async def test_reads_alternate(bench: Bench) -> None:
+    """One page is queried at a time, and one piece is encoded per loop iteration."""
     for _ in range(2):
         bench.read()
     bodies = [f"{n:04}" for n in range(10 * PIECE_MESSAGES)]
-    await bench.asked()
+    await bench.pending()
     bench.engine.answer(page(*bodies))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert len(bench.engine.pending) == 1  # the other one's, while this one writes
+    assert len(bench.engine.pending) == 1  # of the other read, while this one encodes
     assert len(bench.log) < 3
     bench.engine.answer(page("other"))
     for _ in range(50):
         await asyncio.sleep(0)
     assert bench.log.index("other") < 5
     assert len(bench.log) == 11
-    assert len(bench.heard) == 2
+    assert len(bench.results) == 2
 
 
-async def test_reads_that_write_take_turns(bench: Bench) -> None:
-    """However many there are, the loop has other work after each piece."""
+async def test_encoding_reads_yields_after_each_piece(bench: Bench) -> None:
+    """However many reads there are."""
     long = page(*["x"] * (200 * PIECE_MESSAGES), cursor="more")
     for _ in range(4):
         bench.read()
     for _ in range(4):
-        await bench.asked()
+        await bench.pending()
         bench.engine.answer(long)
     before = len(bench.log)
     for turns in range(1, 21):
@@ -171,30 +170,30 @@ async def test_reads_that_write_take_turns(bench: Bench) -> None:
         assert len(bench.log) - before <= turns
 
 
-async def test_many_reads_wait_outside(bench: Bench) -> None:
-    """With nothing in their hands, until one of those inside is answered."""
+async def test_the_number_of_concurrent_reads_is_limited(bench: Bench) -> None:
+    """The others wait and hold nothing."""
     for _ in range(READS_AT_ONCE + 1):
         bench.read()
     for _ in range(READS_AT_ONCE):
         await bench.answer(page("a", cursor="2"))
-    assert bench.heard == []
-    assert (await bench.asked()).cursor == "2"
+    assert bench.results == []
+    assert (await bench.pending()).cursor == "2"
     await bench.answer(page("b"))
-    assert len(bench.heard) == 1
+    assert len(bench.results) == 1
 
 
-async def test_a_read_whose_client_goes_is_forgotten(bench: Bench) -> None:
+async def test_a_withdrawn_read_is_cancelled(bench: Bench) -> None:
     gone = bench.read()
     bench.read().hurry()
-    await bench.asked()
+    await bench.pending()
     gone.withdraw()
     await bench.answer(page("other"))
-    assert bench.heard == [bulk_reply(b"other", b"text/x", "")]
+    assert bench.results == [bulk_reply(b"other", b"text/x", "")]
     assert bench.engine.pending == []
 
 
-def test_pieces_are_of_bounded_size() -> None:
-    """In messages and in characters; a long one is a piece by itself; none is lost."""
+def test_pieces_are_bounded() -> None:
+    """In messages and in characters; a long message is a piece alone; none is lost."""
     many = [message(str(n)) for n in range(2 * PIECE_MESSAGES + 1)]
     assert [len(piece) for piece in pieces(many)] == [PIECE_MESSAGES, PIECE_MESSAGES, 1]
     long = [message("x" * size) for size in (1, PIECE_CHARACTERS + 1, PIECE_CHARACTERS + 1, 2)]
@@ -205,23 +204,23 @@ def test_pieces_are_of_bounded_size() -> None:
     ]
     assert list(pieces([])) == []
     heavy = msgspec.structs.replace(message("x"), properties=bytes(PIECE_CHARACTERS - 1))
-    assert [len(piece) for piece in pieces([heavy] * 3)] == [2, 1], "attributes take their time, too"
+    assert [len(piece) for piece in pieces([heavy] * 3)] == [2, 1], "attributes count too"
 
 
 FIRST_STAGED = Stage(queue="000000000000/q", writer="w", batch=1, attempt="a", part=0, messages=())
 
 
 class StagingBench(Bulk):
-    """Staging in bulk."""
+    """Bulk staging."""
 
     def stage(self, *bodies: str, error: Exception | None = None) -> Any:
-        """Begin to stage messages of these bodies, each a piece; `error` is raised behind them."""
+        """Begin to stage messages with these bodies, each a piece; then `error` is raised."""
 
         def read() -> MessageSlices:
             return self._read(bodies, error)
 
         command = BulkStage(first=FIRST_STAGED, read=read)
-        return BackgroundRequest(self.requests.stage, command, 0, self.heard.append)
+        return BackgroundRequest(self.requests.stage, command, 0, self.results.append)
 
     def _read(self, bodies: tuple[str, ...], error: Exception | None) -> Iterator[tuple[NewMessage, ...]]:
         for body in bodies:
@@ -230,8 +229,8 @@ class StagingBench(Bulk):
         if error is not None:
             raise error
 
-    async def asked(self) -> list[str]:
-        """Return the bodies that the engine is asked to keep."""
+    async def staged(self) -> list[str]:
+        """Return the bodies of the pending Stage command."""
         for _ in range(50):
             await asyncio.sleep(0)
         ((command, _),) = self.engine.pending
@@ -244,7 +243,7 @@ def staging() -> StagingBench:
     return StagingBench()
 
 
-async def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time(staging: StagingBench) -> None:
+async def test_one_piece_is_decoded_per_iteration_and_one_body_at_a_time(staging: StagingBench) -> None:
     staging.stage(*"abcdef")
     staging.stage("other")
     turns = 0
@@ -256,33 +255,35 @@ async def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time(staging: Stagi
 
 
 @pytest.mark.parametrize("error", [SqsError(INVALID_REQUEST, "no"), StoreFull()])
-async def test_what_reading_raises_is_the_answer_and_nothing_is_staged(staging: StagingBench, error: Exception) -> None:
+async def test_an_error_of_decoding_is_the_reply(staging: StagingBench, error: Exception) -> None:
     staging.stage("a", error=error)
     staging.stage("next")
-    assert await staging.asked() == ["next"]
-    assert staging.heard == [error]
+    assert await staging.staged() == ["next"]
+    assert staging.results == [error]
 
 
-async def test_a_defect_of_staging_is_answered_as_one(staging: StagingBench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_of_staging_is_an_internal_error(
+    staging: StagingBench, caplog: pytest.LogCaptureFixture
+) -> None:
     staging.stage("a", error=RuntimeError("a defect"))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert [type(result) for result in staging.heard] == [InternalError]
+    assert [type(result) for result in staging.results] == [InternalError]
     assert "BulkStage failed" in caplog.text
 
 
-async def test_what_a_client_that_goes_wanted_is_not_staged(staging: StagingBench) -> None:
+async def test_a_withdrawn_request_stages_nothing(staging: StagingBench) -> None:
     gone = staging.stage("a")
     staging.stage("b")
     await asyncio.sleep(0)
     gone.withdraw()
-    assert await staging.asked() == ["b"]
-    assert staging.heard == []
+    assert await staging.staged() == ["b"]
+    assert staging.results == []
 
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 HOLD = b"GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"
-ASK = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
+LARGE_GET = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def pass_turns(client: Client) -> None:
@@ -291,33 +292,33 @@ def pass_turns(client: Client) -> None:
         client.read()
 
 
-@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
-def test_what_a_client_does_not_take_is_not_begun(loops: object) -> None:
-    """Whatever it asks for: sixty reads without a look at their replies would be a quarter of a gigabyte."""
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "uvloop"])
+def test_a_large_request_starts_when_the_client_has_read_earlier_replies(loops: object) -> None:
+    """Otherwise sixty unread replies would take a quarter of a gigabyte."""
     with HttpHost(loop_factory=loops) as host, host.client() as client, host.client() as other:  # type: ignore[arg-type]
         client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
-        client.send(ASK * 5)
+        client.send(LARGE_GET * 5)
         pass_turns(other)
         assert 1 <= len(host.begun) <= 2
         assert {len(client.read().body) for _ in range(5)} == {len(LARGE)}
         assert len(host.begun) == 5
 
 
-@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
-def test_an_answer_counts_as_a_whole_until_all_of_it_is_taken(loops: object) -> None:
-    """That much it takes of the memory, however little is left of it, and none other is made meanwhile."""
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "uvloop"])
+def test_a_reply_counts_as_a_whole_until_all_of_it_is_read(loops: object) -> None:
+    """It occupies that memory until then, and no other reply is made meanwhile."""
     with HttpHost(loop_factory=loops) as host, host.client() as client:  # type: ignore[arg-type]
         client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
-        client.send(ASK * 3)
+        client.send(LARGE_GET * 3)
         wait_until(lambda: host.call(lambda: host.budget.unread_replies) > len(LARGE))
         assert len(host.begun) == 1
         assert {len(client.read().body) for _ in range(3)} == {len(LARGE)}
         wait_until(lambda: host.call(lambda: host.budget.unread_replies) == 0)
 
 
-def test_it_is_begun_when_all_before_it_are_answered() -> None:
+def test_a_large_request_starts_when_all_earlier_ones_are_answered() -> None:
     with HttpHost() as host, host.client() as client, host.client() as other:
-        client.send(HOLD + GET + ASK + GET)
+        client.send(HOLD + GET + LARGE_GET + GET)
         held = host.await_held()
         pass_turns(other)
         assert host.begun == []
@@ -328,10 +329,10 @@ def test_it_is_begun_when_all_before_it_are_answered() -> None:
         assert client.read().body.startswith(b"GET /")
 
 
-def test_it_is_not_begun_for_a_client_that_has_gone() -> None:
+def test_a_large_request_of_a_closed_connection_does_not_start() -> None:
     with HttpHost() as host:
         client = host.client()
-        client.send(HOLD + ASK)
+        client.send(HOLD + LARGE_GET)
         held = host.await_held()
         client.reset()
         host.wait_closed()
@@ -339,10 +340,10 @@ def test_it_is_not_begun_for_a_client_that_has_gone() -> None:
         assert host.begun == []
 
 
-def test_it_hears_of_a_half_close_before_and_after_it_has_begun() -> None:
+def test_a_half_close_hurries_a_large_request() -> None:
     with HttpHost() as host, host.client() as client, host.client() as other:
         client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
-        client.send(HOLD + ASK)
+        client.send(HOLD + LARGE_GET)
         host.await_held()
         client.half_close()
         assert client.read().body == b"hurried"
@@ -352,10 +353,10 @@ def test_it_hears_of_a_half_close_before_and_after_it_has_begun() -> None:
         pass_turns(other)
 
 
-def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
+def test_a_large_request_that_starts_while_the_server_drains_is_hurried() -> None:
     with HttpHost() as host, host.client() as client, host.client() as other:
         client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
-        client.send(ASK * 3)
+        client.send(LARGE_GET * 3)
         pass_turns(other)
         host.drain()
         begun = len(host.begun)
@@ -365,9 +366,9 @@ def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
 
 
 @pytest.mark.parametrize("at_first", [True, False])
-def test_one_that_is_withdrawn_ends_or_never_begins(at_first: bool) -> None:
+def test_a_withdrawn_ordered_reply_ends_or_never_starts(at_first: bool) -> None:
     begun: list[Large] = []
-    request = Request(NoLine(), b"GET", b"/large", {}, b"", True)
+    request = Request(NullConnection(), b"GET", b"/large", {}, b"", True)
 
     def begin() -> Large:
         begun.append(Large(request))
@@ -394,10 +395,10 @@ class PublishingBench:
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
-        self.heard: list[Any] = []
+        self.results: list[Any] = []
 
     async def publish(self) -> Publication:
-        one = Publication(self.engine, self.clock, COMMAND, 0, self.heard.append)
+        one = Publication(self.engine, self.clock, COMMAND, 0, self.results.append)
         await self.rest()
         return one
 
@@ -422,57 +423,57 @@ def publishing() -> PublishingBench:
     return PublishingBench()
 
 
-async def test_slices_follow_each_other_until_all_is_in(publishing: PublishingBench) -> None:
-    """What is answered is whether the first found the batch published."""
+async def test_slices_follow_until_the_batch_is_published(publishing: PublishingBench) -> None:
+    """The reply has ``again`` of the first slice."""
     await publishing.publish()
     await publishing.answer(SOME)
     await publishing.answer(Published(messages=9, again=True, more=True))
-    assert publishing.heard == []
+    assert publishing.results == []
     await publishing.answer(Published(messages=9, again=True, duplicates=2))
-    assert publishing.heard == [Published(messages=9, duplicates=2)]
+    assert publishing.results == [Published(messages=9, duplicates=2)]
     await publishing.publish()
     await publishing.answer(Published(messages=9, again=True))
-    assert publishing.heard[1:] == [Published(messages=9, again=True)]
+    assert publishing.results[1:] == [Published(messages=9, again=True)]
 
 
-async def test_a_rate_is_waited_for(publishing: PublishingBench) -> None:
+async def test_a_rate_delays_the_next_slice(publishing: PublishingBench) -> None:
     await publishing.publish()
     await publishing.answer(publishing.some(in_ms=100))
     await publishing.advance(99)
     assert publishing.engine.pending == []
     await publishing.advance(1)
     await publishing.answer(ALL)
-    assert publishing.heard == [ALL]
+    assert publishing.results == [ALL]
 
 
-async def test_an_answer_comes_after_some_seconds(publishing: PublishingBench) -> None:
-    """Also where the next slice is due behind them; there is more then, and somebody may ask again."""
+async def test_the_reply_comes_after_some_seconds(publishing: PublishingBench) -> None:
+    """Even if more is to be published; the client may repeat the request."""
     await publishing.publish()
     late = publishing.some(in_ms=PUBLISH_S_MAX * 1_000)
     await publishing.answer(late)
-    assert publishing.heard == [late]
+    assert publishing.results == [late]
     await publishing.publish()
     await publishing.advance(PUBLISH_S_MAX * 1_000)
     await publishing.answer(SOME)
-    assert publishing.heard[1:] == [SOME]
+    assert publishing.results[1:] == [SOME]
 
 
-async def test_who_is_hurried_answers_with_the_next_slice(publishing: PublishingBench) -> None:
-    waiting, asking = await publishing.publish(), await publishing.publish()
+async def test_a_hurried_publication_replies_after_its_current_slice(publishing: PublishingBench) -> None:
+    waiting, submitted = await publishing.publish(), await publishing.publish()
     await publishing.answer(publishing.some(in_ms=100))
-    for each in (waiting, asking):
+    for each in (waiting, submitted):
         each.hurry()
     await publishing.rest()
     assert len(publishing.engine.pending) == 2
     for _ in range(2):
         await publishing.answer(SOME)
-    assert publishing.heard == [SOME, SOME]
+    assert publishing.results == [SOME, SOME]
     await publishing.advance(100)
     assert publishing.engine.pending == []
 
 
-async def test_who_has_gone_asks_for_nothing_more(publishing: PublishingBench) -> None:
-    """Neither what it has asked already, nor when its time comes, nor after an answer that was on its way."""
+async def test_a_withdrawn_publication_submits_nothing_more(publishing: PublishingBench) -> None:
+    """While it waits, while a slice is pending, and after a slice was applied."""
     (await publishing.publish()).withdraw()
     await publishing.rest()
     assert publishing.engine.pending == []
@@ -485,4 +486,4 @@ async def test_who_has_gone_asks_for_nothing_more(publishing: PublishingBench) -
     publishing.engine.answer(SOME)
     begun.withdraw()
     await publishing.rest()
-    assert (publishing.engine.pending, publishing.heard) == ([], [])
+    assert (publishing.engine.pending, publishing.results) == ([], [])

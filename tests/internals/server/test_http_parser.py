@@ -1,6 +1,6 @@
-"""Reading requests, compared with itself under every way to cut the bytes, and fed with nonsense.
+"""Parsing of requests, cut at any byte and with invalid input.
 
-Then: plain requests: one that is read at once reads exactly as one that arrives byte by byte.
+Plain requests are parsed in one step exactly as byte by byte.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.internals.server.scripted_engine import NoLine
+from tests.internals.server.scripted_engine import NullConnection
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
 from veilmq.server.http_parser import LAYOUTS_MAX, SEEN_BEFORE_LAYOUT, Layouts, Refusal, Request, RequestReader
 
@@ -35,14 +35,14 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-class Reading(NoLine):
-    """A reader and what came of it; the heads of ``known`` requests come again and again."""
+class Reading(NullConnection):
+    """A reader with its results; the heads of ``known`` requests are frequent, so they have layouts."""
 
     def __init__(self, *, head_bytes_max: int = 300, known: Iterable[bytes] = ()) -> None:
         super().__init__()
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
-        self.heard: dict[bytes, bytes] = {}
+        self.refused_headers: dict[bytes, bytes] = {}
         limits = HttpLimits(head_bytes_max=head_bytes_max, headers_max=5, target_bytes_max=90, body_bytes_max=100)
         layouts = Layouts(limits)
         for request in known:
@@ -57,9 +57,9 @@ class Reading(NoLine):
             hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
         )
 
-    def refuse(self, flaw: Refusal, heard: dict[bytes, bytes]) -> None:
+    def refuse(self, flaw: Refusal, headers: dict[bytes, bytes]) -> None:
         self.refused.append(flaw)
-        self.heard = heard
+        self.refused_headers = headers
 
     def feed(self, piece: bytes) -> None:
         self.reader.feed(piece)
@@ -68,7 +68,7 @@ class Reading(NoLine):
 
 
 @given(cuts=st.lists(st.integers(0, len(PIPELINE)), max_size=12))
-def test_where_the_bytes_are_cut_makes_no_difference(cuts: list[int]) -> None:
+def test_segment_boundaries_make_no_difference(cuts: list[int]) -> None:
     reading = Reading()
     ends = [*sorted(cuts), len(PIPELINE)]
     for start, end in zip([0, *ends], ends, strict=False):
@@ -77,10 +77,10 @@ def test_where_the_bytes_are_cut_makes_no_difference(cuts: list[int]) -> None:
     assert reading.refused == []
 
 
-def test_a_refusal_tells_the_headers_that_were_heard_of_its_request() -> None:
-    """Of a whole head and of a part of one, and none of the request before it."""
+def test_a_refusal_has_the_headers_of_its_request_only() -> None:
+    """Of a complete head and of a partial one."""
     first = b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\n\r\n"
-    for rest, heard in (
+    for rest, headers in (
         (b"POST / HTTP/1.1\r\nHost: h\r\nX: 2\r\nContent-Length: 101\r\n\r\n", [b"host", b"x", b"content-length"]),
         (b"GET / HTTP/1.1\r\nX: 2\r\nB: b", [b"x"]),
     ):
@@ -89,11 +89,11 @@ def test_a_refusal_tells_the_headers_that_were_heard_of_its_request() -> None:
         reading.feed(rest)
         reading.feed(b"b" * 400)
         assert len(reading.refused) == 1
-        assert list(reading.heard) == heard
+        assert list(reading.refused_headers) == headers
 
 
 @given(pieces=st.lists(st.one_of(st.binary(max_size=40), WORDS), max_size=40))
-def test_nonsense_is_refused_at_most_once_and_breaks_nothing(pieces: list[bytes]) -> None:
+def test_invalid_input_is_refused_at_most_once(pieces: list[bytes]) -> None:
     reading = Reading()
     for piece in pieces:
         read_before = len(reading.read)
@@ -137,13 +137,13 @@ REQUESTS = [
 ]  # fmt: skip
 
 PLAIN = [0, 5, 7, 9, 12, 19, 21, 28]
-"""Which of these a layout reads."""
+"""The indexes of requests that a layout matches."""
 
 Read = tuple[bytes, bytes, dict[bytes, bytes], bytes, bool, bytes]
 
 
 def read(segments: list[bytes], known: Iterable[bytes] = ()) -> tuple[list[Read], list[tuple[int, str]]]:
-    """Return what a connection makes of `segments`, until it refuses one or ends, and what it refuses."""
+    """Return the requests that a connection reads from `segments`, until it refuses one or ends, and the refusals."""
     reading = Reading(known=known)
     for segment in segments:
         reading.feed(segment)
@@ -153,13 +153,13 @@ def read(segments: list[bytes], known: Iterable[bytes] = ()) -> tuple[list[Read]
         (each.method, each.target, each.headers, each.body, each.keep_alive, each.persistence) for each in reading.read
     ]
     last = next((number for number, each in enumerate(found, 1) if not each[4]), None)
-    if last is not None:  # a connection reads nothing behind it
+    if last is not None:  # a connection reads nothing after it
         return found[:last], []
     return found, [(each.status, each.text) for each in reading.refused]
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=range(len(REQUESTS)))
-def test_a_request_in_one_segment_reads_as_one_in_many(request_: bytes) -> None:
+def test_a_request_in_one_segment_reads_as_in_many(request_: bytes) -> None:
     found, refused = read([request_])
     assert len(found) + len(refused) == (request_.strip() != b"")
     assert (found, refused) == read([request_[at : at + 1] for at in range(len(request_))])
@@ -169,8 +169,8 @@ def test_a_request_in_one_segment_reads_as_one_in_many(request_: bytes) -> None:
         assert (found, refused) == read([request_[:at], request_[at:]], known=[request_])
 
 
-def test_only_heads_that_a_layout_reads_as_the_parser_does_have_one() -> None:
-    """Those of all other requests are read closely, however often they come."""
+def test_only_plain_requests_get_a_layout() -> None:
+    """However often the others come."""
     layouts = Layouts(HttpLimits())
     for request in REQUESTS:
         for _ in range(2 * SEEN_BEFORE_LAYOUT):
@@ -178,7 +178,7 @@ def test_only_heads_that_a_layout_reads_as_the_parser_does_have_one() -> None:
     assert [at for at, request in enumerate(REQUESTS) if layouts.find(request)[1] is not None] == PLAIN
 
 
-def test_heads_of_strangers_displace_layouts_only_until_they_end() -> None:
+def test_new_layouts_displace_the_oldest() -> None:
     layouts = Layouts(HttpLimits())
     heads = [b"GET / HTTP/1.1\r\nHost: h\r\nX-%d: x\r\n\r\n" % number for number in range(2 * LAYOUTS_MAX)]
     for head in [*heads, heads[0]]:
@@ -193,7 +193,7 @@ def test_heads_of_strangers_displace_layouts_only_until_they_end() -> None:
     pytest.param(HEAD.replace(b": a", b": " + b"a" * 5_000), 0, id="long"),
     pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\n%b\r\n" % (b"X: x\r\n" * 40), 0, id="many-headers"),
 ])  # fmt: skip
-def test_heads_that_get_no_layout_displace_none_and_leave_little(other: bytes, counted: int) -> None:
+def test_heads_without_a_layout_displace_none_and_use_little_memory(other: bytes, counted: int) -> None:
     """Such as those of a health check that closes its connection, and long ones of strangers."""
     layouts = Layouts(HttpLimits())
     for head in [HEAD] * SEEN_BEFORE_LAYOUT + [other] * (LAYOUTS_MAX + 1) * SEEN_BEFORE_LAYOUT:
@@ -208,7 +208,7 @@ def test_heads_that_get_no_layout_displace_none_and_leave_little(other: bytes, c
     st.sampled_from(PLAIN),
     st.lists(st.tuples(st.integers(0, 80), st.integers(0, 2), st.binary(max_size=2)), max_size=3),
 )
-def test_a_layout_accepts_nothing_that_the_parser_refuses(at: int, edits: list[tuple[int, int, bytes]]) -> None:
+def test_a_layout_accepts_nothing_that_llhttp_refuses(at: int, edits: list[tuple[int, int, bytes]]) -> None:
     request = REQUESTS[at]
     for start, length, other in edits:
         request = request[:start] + other + request[start + length :]
@@ -216,8 +216,8 @@ def test_a_layout_accepts_nothing_that_the_parser_refuses(at: int, edits: list[t
 
 
 @pytest.mark.parametrize("begun", [1, 5, 17])
-def test_a_body_longer_than_what_came_with_its_head_is_awaited(begun: int) -> None:
-    """So far from the end of the segment, counted from its back, as if the end of the head stood there."""
+def test_a_body_longer_than_the_first_segment_is_awaited(begun: int) -> None:
+    """Of a length that would point to the end of the head, if counted from the end of the segment."""
     head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
     body = b"b" * (len(head % 10) + 2 * begun)
     found, refused = read([head % len(body) + body[:begun], body[begun:]])
@@ -226,14 +226,16 @@ def test_a_body_longer_than_what_came_with_its_head_is_awaited(begun: int) -> No
 
 
 @given(st.lists(st.tuples(st.sampled_from(REQUESTS), st.integers(0, 200)), max_size=6), st.booleans())
-def test_where_plain_requests_are_cut_makes_no_difference(requests: list[tuple[bytes, int]], joined: bool) -> None:
-    """A head and its body may come apart, and requests of all kinds together."""
+def test_segment_boundaries_of_plain_requests_make_no_difference(
+    requests: list[tuple[bytes, int]], joined: bool
+) -> None:
+    """A head may be separate from its body, and requests of all kinds together."""
     pieces = [piece for whole, at in requests for piece in (whole[:at], whole[at:]) if piece]
     whole = b"".join(pieces)
     assert read([whole] if joined else pieces, REQUESTS) == read([whole[at : at + 1] for at in range(len(whole))])
 
 
-def test_a_head_behind_the_rest_of_a_body_is_one_of_its_own() -> None:
+def test_a_head_after_the_rest_of_a_body_starts_a_request() -> None:
     rest, other = b"GET /one HTTP/1.1\r\nX: ", b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n"
     before = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(rest)
     assert [each[1] for each in read([before, rest + other])[0]] == [b"/", b"/other"]
@@ -241,8 +243,8 @@ def test_a_head_behind_the_rest_of_a_body_is_one_of_its_own() -> None:
     assert [each[1] for each in read([rest + other])[0]] == [b"/one"]
 
 
-def test_a_body_that_ends_like_a_head_does_not_hide_the_request_behind_it() -> None:
-    """Even where the length of the first body points at such an end, and the lines add up."""
+def test_a_body_that_ends_like_a_head_does_not_hide_the_next_request() -> None:
+    """Even if the length of the first body points at such an end."""
     second = b"POST /b HTTP/1.1\r\nHost: h\r\nX: 1\r\nY: 2\r\n\r\n"
     body = b"b" * (len(second) - 4) + b"\r\n\r\n" + b"b" * 20
     first = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -254,8 +256,8 @@ def test_a_body_that_ends_like_a_head_does_not_hide_the_request_behind_it() -> N
 @pytest.mark.parametrize("length", [
     b"0" * 5_000 + b"5", b"5" + b" " * 19, b"5" + b" " * 25, b"5\t \t" + b" " * 40, b"00005" + b" " * 18
 ], ids=["zeros", "19", "25", "tabs", "both"])  # fmt: skip
-def test_a_length_is_its_number_whatever_stands_around_it(length: bytes, step: int) -> None:
-    """`int` reads no more than 4,300 digits; blanks are no digits. What follows the body is a request of its own."""
+def test_padded_lengths_are_read(length: bytes, step: int) -> None:
+    """`int` reads at most 4,300 digits, and blanks are allowed. The next request follows the body."""
     reading = Reading(head_bytes_max=20_000)
     request = HEAD.replace(b": 5", b": " + length) + b"first" + b"GET /next HTTP/1.1\r\nHost: h\r\n\r\n"
     for at in range(0, len(request), step):

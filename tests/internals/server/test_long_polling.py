@@ -1,6 +1,6 @@
-"""Long polls on a store in memory and the virtual clock: who gets what, when exactly, and what is left to whom.
+"""Long polls on a store in memory and the virtual clock: order, timing, withdrawal.
 
-Then: claims in the line of long polls: bound slice by slice, and in turn with the receives of their queue.
+Claims that poll: bound in slices, and waiting together with the receives of their queue.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ QUEUE = "000000000000/q"
 
 
 class Faulty(SqliteStore):
-    """An engine that answers as many receives as it is told with an error."""
+    """A store that fails the next ``faults`` receives."""
 
     faults = 0
 
@@ -52,19 +52,19 @@ class Faulty(SqliteStore):
 
 
 class Bench:
-    """An engine in memory with one queue, its long polls, and a record of who was answered what, and when."""
+    """A store in memory with one queue, its long polls, and their results by name and time."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
         self.engine = Faulty(None, clock=self.clock, options=RESTLESS)
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
-        self.heard: list[tuple[str, int, Any]] = []
+        self.results: list[tuple[str, int, Any]] = []
 
     def poll(self, name: str, *, wait_s: int | None = 20, count: int = 1, timeout_s: int | None = None) -> Poll:
         def answer(result: Any) -> None:
-            told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
-            self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
+            value = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
+            self.results.append((name, self.clock.now_ms() - self.start_ms, value))
 
         poll = self.polls.submit(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
         assert isinstance(poll, Poll)
@@ -77,7 +77,7 @@ class Bench:
         return polls
 
     async def do(self, command: Any) -> Any:
-        """Return the result of ``command``, once everything that it set off is answered."""
+        """Return the result of ``command``, after all its effects."""
         result = await execute(self.engine, command)
         await self.settle()
         return result
@@ -87,7 +87,7 @@ class Bench:
         await self.do(Send(queue=QUEUE, messages=messages))
 
     async def advance(self, ms: int) -> None:
-        """Move the clock from one timer to the next, letting each have its effect."""
+        """Advance the clock from one timer to the next, with their effects."""
         until_ms = self.clock.now_ms() + ms
         while (at_ms := self.clock.next_timer_ms()) is not None and at_ms <= until_ms:
             self.clock.set(max(at_ms, self.clock.now_ms()))
@@ -96,13 +96,13 @@ class Bench:
         await self.settle()
 
     async def settle(self) -> None:
-        """Pass through the engine until no poll is being asked."""
+        """Run until no poll is submitted."""
         await execute(self.engine, ListQueues(account=""))
         while self.polls.submitted:
             await execute(self.engine, ListQueues(account=""))
 
     async def counts(self) -> tuple[int, int, int]:
-        """Return how many messages are visible, in flight and delayed."""
+        """Return the numbers of visible, in-flight and delayed messages."""
         counts = (await self.do(ShowQueue(queue=QUEUE, counts=True))).counts
         return counts.visible, counts.in_flight, counts.delayed
 
@@ -118,10 +118,10 @@ async def bench() -> AsyncIterator[Bench]:
         await made.engine.close()
 
 
-async def test_a_batch_wakes_as_many_as_it_has_messages_for(bench: Bench) -> None:
+async def test_a_batch_wakes_one_poll_per_message(bench: Bench) -> None:
     await bench.parked("one", "two", "three")
     await bench.send("a", "b")
-    assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+    assert bench.results == [("one", 0, ["a"]), ("two", 0, ["b"])]
     assert bench.polls.parked == 1
 
 
@@ -130,133 +130,133 @@ async def test_a_woken_poll_is_not_overtaken(bench: Bench) -> None:
     bench.engine.submit(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)), lambda _: None)
     bench.poll("late", wait_s=0)
     await bench.settle()
-    assert sorted(bench.heard) == [("late", 0, []), ("waiter", 0, ["a"])]
+    assert sorted(bench.results) == [("late", 0, []), ("waiter", 0, ["a"])]
 
 
-async def test_a_message_sent_right_behind_the_first_asking_is_not_missed(bench: Bench) -> None:
-    """A poll and a send in one batch, in that order: the poll was empty, and gets the message nevertheless."""
+async def test_a_message_sent_after_the_first_attempt_is_not_missed(bench: Bench) -> None:
+    """Poll and send are in one batch: the poll's first result is empty, but it gets the message."""
     bench.poll("one")
     bench.poll("two")
     bench.engine.submit(
         Send(queue=QUEUE, messages=tuple(NewMessage(body=b, size_bytes=1) for b in "ab")), lambda _: None
     )
     await bench.settle()
-    assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+    assert bench.results == [("one", 0, ["a"]), ("two", 0, ["b"])]
 
 
-async def test_who_waits_goes_before_who_comes_at_the_very_instant(bench: Bench) -> None:
-    """A lease has ended and its timer has not run yet: a newcomer does not take what belongs to the first in line."""
+async def test_a_waiter_precedes_a_poll_that_arrives_when_a_lease_ends(bench: Bench) -> None:
+    """The timer of the lease has not run yet."""
     await bench.send("a")
     await bench.do(Receive(queue=QUEUE, timeout_s=10))
     await bench.parked("waiter")
-    bench.clock.catch_up(bench.start_ms + 10_000)  # the instant has come, and no timer has run
+    bench.clock.catch_up(bench.start_ms + 10_000)  # no timer has run
     bench.poll("newcomer", wait_s=0)
     await bench.settle()
-    assert sorted(bench.heard) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
+    assert sorted(bench.results) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
 
 
-async def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good(bench: Bench) -> None:
-    """Who was woken in vain goes back to the front of the line and keeps its deadline."""
+async def test_a_poll_woken_in_vain_keeps_its_position_and_deadline(bench: Bench) -> None:
+    """The message was deleted before it became visible again."""
     await bench.send("a")
     received = await bench.do(Receive(queue=QUEUE, timeout_s=10))
     await bench.parked("one", "two")
     await bench.do(Delete(queue=QUEUE, receipts=(received.messages[0].receipt,)))
     await bench.advance(15_000)
-    assert bench.heard == []
+    assert bench.results == []
     await bench.send("b")
-    assert bench.heard == [("one", 15_000, ["b"])]
+    assert bench.results == [("one", 15_000, ["b"])]
     await bench.advance(5_000)
-    assert bench.heard[1:] == [("two", 20_000, [])]
+    assert bench.results[1:] == [("two", 20_000, [])]
 
 
-async def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue(bench: Bench) -> None:
+async def test_withdrawing_the_last_poll_leaves_messages_in_the_queue(bench: Bench) -> None:
     (gone,) = await bench.parked("gone")
     gone.withdraw()
     await bench.send("a")
     assert await bench.counts() == (1, 0, 0)
-    assert bench.heard == []
+    assert bench.results == []
 
 
-async def test_a_poll_withdrawn_before_it_is_asked_takes_no_message(bench: Bench) -> None:
+async def test_a_poll_withdrawn_before_it_is_applied_takes_no_message(bench: Bench) -> None:
     """The command is dropped while it waits for its batch."""
     await bench.send("a")
     bench.poll("gone").withdraw()
     assert await bench.counts() == (1, 0, 0)
-    assert bench.heard == []
+    assert bench.results == []
 
 
-async def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on(bench: Bench) -> None:
+async def test_withdrawing_a_submitted_poll_submits_the_next(bench: Bench) -> None:
     await bench.send("a")
     await bench.do(Receive(queue=QUEUE, timeout_s=10))
     gone, _ = await bench.parked("gone", "here")
-    bench.clock.set(bench.start_ms + 10_000)  # the first of the line is submitted, not yet applied
+    bench.clock.set(bench.start_ms + 10_000)  # the first waiter is submitted, not yet applied
     gone.withdraw()
     await bench.settle()
-    assert bench.heard == [("here", 10_000, ["a"])]
+    assert bench.results == [("here", 10_000, ["a"])]
 
 
 async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) -> None:
-    """Parked or being asked; a second hurry or a late withdrawal does nothing."""
+    """Parked or submitted; a second hurry or a late withdrawal does nothing."""
     parked, other = await bench.parked("parked", "other")
     parked.hurry()
     parked.hurry()
     parked.withdraw()
-    assert bench.heard == [("parked", 0, [])]
-    asked = bench.poll("asked")
-    asked.hurry()
+    assert bench.results == [("parked", 0, [])]
+    submitted = bench.poll("submitted")
+    submitted.hurry()
     await bench.settle()
-    assert bench.heard[1:] == [("asked", 0, [])]
+    assert bench.results[1:] == [("submitted", 0, [])]
     other.withdraw()
     assert bench.polls.parked == 0
 
 
-async def test_a_poll_that_waited_for_room_waits_for_nothing_else_when_the_server_closes(bench: Bench) -> None:
-    """Its request came whole while the others were being finished, so that nothing hurries it."""
+async def test_a_poll_parked_for_the_budget_does_not_wait_again_at_shutdown(bench: Bench) -> None:
+    """Its request was complete while the others were being finished, so nothing hurries it."""
     bench.polls.close()
     bench.polls.budget.count_replies(HTTP_BYTES.default)
     bench.poll("late")
     assert bench.polls.parked == 1
     bench.polls.budget.count_replies(-HTTP_BYTES.default)
     await bench.settle()
-    assert bench.heard == [("late", 0, [])]
+    assert bench.results == [("late", 0, [])]
 
 
-async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
-    """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
+async def test_parked_polls_need_no_timers_before_their_deadline(bench: Bench) -> None:
+    """Nor any command."""
     await bench.parked(*(str(number) for number in range(100)))
     assert bench.clock.next_timer_ms() == bench.start_ms + 20_000
     await bench.advance(19_999)
-    assert bench.heard == []
+    assert bench.results == []
     await bench.send("a")
-    assert bench.heard == [("0", 19_999, ["a"])]
+    assert bench.results == [("0", 19_999, ["a"])]
     assert bench.polls.parked == 99
 
 
-async def test_a_poll_answered_with_an_error_passes_the_question_on(bench: Bench) -> None:
+async def test_a_poll_that_fails_submits_the_next(bench: Bench) -> None:
     await bench.parked("one", "two", "three")
     bench.engine.faults = 1
     await bench.send("a")
-    assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
+    assert bench.results == [("one", 0, InternalError), ("two", 0, ["a"])]
     assert bench.polls.parked == 1
 
 
-async def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again(bench: Bench) -> None:
-    """A queue that allows two a second refuses the third poll; those that wait are asked again when messages come."""
+async def test_all_attempts_of_a_poll_count_as_one_receive(bench: Bench) -> None:
+    """With a limit of two receives per second the third poll is refused; parked ones are submitted again."""
     await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 2}))
     await bench.parked("one", "two")
     bench.poll("three")
     await bench.settle()
-    assert bench.heard == [("three", 0, ReceivesThrottled)]
+    assert bench.results == [("three", 0, ReceivesThrottled)]
     await bench.send(*"abcdefghij")
-    assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
+    assert bench.results[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
 
 
-async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some(bench: Bench) -> None:
-    """It was allowed when it came; one that is refused by then takes no message."""
+async def test_a_poll_parked_for_the_budget_is_checked_before_its_first_attempt(bench: Bench) -> None:
+    """It was permitted when it arrived; a poll that is refused later takes no message."""
     await bench.send("a")
     bench.polls.budget.count_replies(HTTP_BYTES.default)
     answers: list[Any] = []
-    permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
+    permits: list[Permit] = [lambda proceed: proceed("no"), lambda proceed: proceed(None)]
     for permit in permits:
         bench.polls.submit(Receive(queue=QUEUE), 0, answers.append, permit=permit)
     bench.polls.budget.count_replies(-HTTP_BYTES.default)
@@ -265,8 +265,8 @@ async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_som
     assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
 
 
-async def test_a_poll_that_waits_for_room_counts_as_a_receive(bench: Bench) -> None:
-    """The quota a second holds for it as for others; one that gets nothing waits on."""
+async def test_a_poll_parked_for_the_budget_counts_as_a_receive(bench: Bench) -> None:
+    """The limit of receives per second applies to it; one that gets nothing continues to wait."""
     await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 1}))
     bench.polls.budget.count_replies(HTTP_BYTES.default)
     bench.poll("one")
@@ -274,7 +274,7 @@ async def test_a_poll_that_waits_for_room_counts_as_a_receive(bench: Bench) -> N
     bench.polls.budget.count_replies(-HTTP_BYTES.default)
     await bench.settle()
     await bench.send("a", "b")
-    assert bench.heard == [("one", 0, ["a"]), ("two", 0, ReceivesThrottled)]
+    assert bench.results == [("one", 0, ["a"]), ("two", 0, ReceivesThrottled)]
 
 
 CLAIMED = "000000000000/q"
@@ -288,16 +288,16 @@ GOT = received(message())
 
 
 class ClaimBench:
-    """Long polls on a scripted engine, and a record of who was answered what."""
+    """Long polls on a scripted engine, and their results by name."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
-        self.heard: list[tuple[str, Any]] = []
+        self.results: list[tuple[str, Any]] = []
 
     def claim(self, name: str = "claim", *, wait_s: int = 20, command: Receive | Claim = CLAIM) -> Poll:
-        poll = self.polls.submit(command, wait_s, lambda result: self.heard.append((name, result)))
+        poll = self.polls.submit(command, wait_s, lambda result: self.results.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
 
@@ -305,7 +305,7 @@ class ClaimBench:
         return self.claim(name, command=Receive(queue=CLAIMED))
 
     def park(self, poll: Poll, empty: Any) -> Poll:
-        """Have the engine answer the questions of a new poll with `empty` until it waits."""
+        """Reply `empty` to the attempts of a new poll until it is parked."""
         parked = self.polls.parked
         while self.polls.parked == parked:
             self.engine.answer(empty)
@@ -323,26 +323,24 @@ def claims() -> ClaimBench:
     return ClaimBench()
 
 
-def test_a_claim_in_slices_is_asked_until_it_is_whole(claims: ClaimBench) -> None:
+def test_a_claim_is_submitted_until_it_is_complete(claims: ClaimBench) -> None:
     claims.claim(wait_s=0)
     assert [claims.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
-    assert claims.heard == [("claim", WHOLE)]
+    assert claims.results == [("claim", WHOLE)]
     assert claims.engine.pending == []
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(
-    claims: ClaimBench, *, before: bool
-) -> None:
-    """Not by its own first slice: who counts what he has bound would leave it out."""
+def test_again_of_a_claim_is_that_of_its_first_slice(claims: ClaimBench, *, before: bool) -> None:
+    """Later slices find the claim bound by the first: a reader that counts its claims would omit it."""
     claims.claim(wait_s=0)
     for result in (replace(PART, again=before), replace(PART, again=True), replace(WHOLE, again=True)):
         claims.engine.answer(result)
-    assert claims.heard == [("claim", replace(WHOLE, again=before))]
+    assert claims.results == [("claim", replace(WHOLE, again=before))]
 
 
-async def test_a_claim_that_waited_for_room_is_answered_though_its_messages_are_gone(claims: ClaimBench) -> None:
-    """It was bound before, and all that it had is evicted: nothing else is waited for."""
+async def test_a_claim_parked_for_the_budget_is_answered_if_its_messages_were_evicted(claims: ClaimBench) -> None:
+    """It was bound before, so it does not wait for other messages."""
     claims.polls.budget.count_replies(HTTP_BYTES.default)
     claims.claim()
     assert claims.engine.pending == []
@@ -350,11 +348,11 @@ async def test_a_claim_that_waited_for_room_is_answered_though_its_messages_are_
     await asyncio.sleep(0)
     bound = Bound(number=7, messages=0, shards=1, again=True)
     assert claims.engine.answer(bound) == CLAIM
-    assert (claims.heard, claims.polls.parked) == ([("claim", bound)], 0)
+    assert (claims.results, claims.polls.parked) == ([("claim", bound)], 0)
 
 
-def test_a_claim_whose_client_goes_is_not_bound_further(claims: ClaimBench) -> None:
-    """What was bound stays; the reader claims the same number again."""
+def test_a_withdrawn_claim_is_not_bound_further(claims: ClaimBench) -> None:
+    """Bound messages stay in it; the reader claims the same number again."""
     poll = claims.claim()
     claims.engine.answer(PART)
     poll.withdraw()
@@ -362,23 +360,23 @@ def test_a_claim_whose_client_goes_is_not_bound_further(claims: ClaimBench) -> N
     poll = claims.claim()
     (_, done) = claims.engine.pending[0]
     poll.withdraw()
-    done(PART)  # it had been begun
+    done(PART)  # it had begun
     assert claims.engine.pending == []
-    assert claims.heard == []
+    assert claims.results == []
 
 
-def test_a_claim_is_asked_at_the_instant_that_its_answer_named(claims: ClaimBench) -> None:
+def test_a_claim_is_submitted_again_at_the_due_time_of_its_result(claims: ClaimBench) -> None:
     due = Bound(number=7, messages=0, shards=0, next_due_ms=claims.clock.now_ms() + 5_000)
     claims.park(claims.claim(), due)
     claims.advance(4_999)
     assert claims.engine.pending == []
     claims.advance(1)
     claims.engine.answer(WHOLE)
-    assert claims.heard == [("claim", WHOLE)]
+    assert claims.results == [("claim", WHOLE)]
 
 
-def test_a_claim_that_waited_in_vain_hears_nothing(claims: ClaimBench) -> None:
-    """After its wait, when its connection is about to end, and when it is being asked at that moment."""
+def test_a_claim_that_waits_in_vain_gets_an_empty_result(claims: ClaimBench) -> None:
+    """After its deadline, if hurried while parked, and if hurried while submitted."""
     claims.park(claims.claim(wait_s=3), NOTHING)
     claims.advance(3_000)
     claims.park(claims.claim(), NOTHING).hurry()
@@ -386,12 +384,12 @@ def test_a_claim_that_waited_in_vain_hears_nothing(claims: ClaimBench) -> None:
     claims.wake()
     late.hurry()
     claims.engine.answer(NOTHING)
-    assert claims.heard == [("claim", NOTHING)] * 3
+    assert claims.results == [("claim", NOTHING)] * 3
     assert claims.engine.watches == {}
 
 
-def test_claims_and_receives_stand_in_one_line(claims: ClaimBench) -> None:
-    """Who came first is asked first; who got something has the next one asked."""
+def test_claims_and_receives_wait_in_one_order(claims: ClaimBench) -> None:
+    """After a poll that got something, the next is submitted."""
     claims.park(claims.receive("first"), EMPTY)
     claims.park(claims.claim("second"), NOTHING)
     claims.park(claims.receive("third"), EMPTY)
@@ -400,11 +398,11 @@ def test_claims_and_receives_stand_in_one_line(claims: ClaimBench) -> None:
     assert claims.engine.answer(due) != CLAIM
     assert claims.engine.answer(WHOLE) == CLAIM
     claims.engine.answer(GOT)
-    assert claims.heard == [("first", due), ("second", WHOLE), ("third", GOT)]
+    assert claims.results == [("first", due), ("second", WHOLE), ("third", GOT)]
 
 
-def test_a_receive_that_found_nothing_asks_no_claim(claims: ClaimBench) -> None:
-    """There is nothing for it either: it would be asked in vain after each."""
+def test_an_empty_receive_submits_no_claim(claims: ClaimBench) -> None:
+    """The queue has nothing for claims either."""
     claims.park(claims.receive(), EMPTY)
     claims.park(claims.claim(), NOTHING)
     claims.wake()
@@ -413,50 +411,50 @@ def test_a_receive_that_found_nothing_asks_no_claim(claims: ClaimBench) -> None:
     assert claims.polls.parked == 2
 
 
-def test_who_goes_while_it_is_bound_lets_the_next_one_ask(claims: ClaimBench) -> None:
+def test_withdrawing_a_claim_while_it_is_bound_submits_the_next_poll(claims: ClaimBench) -> None:
     poll = claims.park(claims.claim(), NOTHING)
     claims.park(claims.receive(), EMPTY)
     claims.wake()
     claims.engine.answer(PART)
     poll.withdraw()
     claims.engine.answer(GOT)
-    assert claims.heard == [("receive", GOT)]
+    assert claims.results == [("receive", GOT)]
 
 
-def test_an_answer_to_one_that_has_gone_is_dropped(claims: ClaimBench) -> None:
-    """A slice that was begun when its client went is not followed by another."""
+def test_a_result_after_withdrawal_is_dropped(claims: ClaimBench) -> None:
+    """A claim's slice that was running is not followed by another."""
     poll = claims.park(claims.claim(), NOTHING)
     claims.wake()
     (_, done) = claims.engine.pending[0]
     poll.withdraw()
     done(PART)
     assert claims.engine.pending == []
-    assert claims.heard == []
+    assert claims.results == []
 
 
-def test_a_claim_that_fails_lets_the_next_one_ask(claims: ClaimBench) -> None:
+def test_a_claim_that_fails_submits_the_next_poll(claims: ClaimBench) -> None:
     claims.park(claims.claim(), NOTHING)
     claims.park(claims.receive(), EMPTY)
     claims.wake()
     fenced = EpochFenced(1, 2)
     claims.engine.answer(fenced)
     claims.engine.answer(GOT)
-    assert claims.heard == [("claim", fenced), ("receive", GOT)]
+    assert claims.results == [("claim", fenced), ("receive", GOT)]
 
 
-def test_a_queue_that_is_deleted_ends_all(claims: ClaimBench) -> None:
+def test_deleting_the_queue_ends_all_polls(claims: ClaimBench) -> None:
     claims.park(claims.receive(), EMPTY)
     claims.park(claims.claim(), NOTHING)
     claims.wake()
     claims.engine.answer(QueueNotFound(CLAIMED))
-    assert [(name, type(result)) for name, result in claims.heard] == [
+    assert [(name, type(result)) for name, result in claims.results] == [
         ("receive", QueueNotFound),
         ("claim", QueueNotFound),
     ]
 
 
-def test_a_claim_without_a_place_does_not_hold_receives_up(claims: ClaimBench) -> None:
-    """It stands before the receive in the line; each is asked once, whatever both lack."""
+def test_a_claim_over_quota_does_not_delay_receives(claims: ClaimBench) -> None:
+    """It waits in front of the receive; each is submitted once, even if both are over their quota."""
     claims.park(claims.claim(), NOTHING)
     claims.park(claims.receive(), EMPTY)
     claims.wake()
@@ -467,5 +465,5 @@ def test_a_claim_without_a_place_does_not_hold_receives_up(claims: ClaimBench) -
     claims.wake()
     assert claims.engine.answer(NOTHING) == CLAIM
     assert isinstance(claims.engine.answer(GOT), Receive)
-    assert claims.heard == [("receive", GOT)]
+    assert claims.results == [("receive", GOT)]
     assert (claims.engine.pending, claims.polls.parked) == ([], 1)

@@ -1,4 +1,4 @@
-"""Counts of many queues, for listings and for the metrics; the text of the metrics."""
+"""Queue counts for listings and metrics."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,18 +46,18 @@ def rates(record: QueueRecord) -> tuple[float, ...] | None:
     return record.rates
 
 
-def test_rates_are_over_some_seconds() -> None:
-    """Not over one, where ten messages at once would look like a flood, and not over all that ever was."""
+def test_rates_span_some_seconds() -> None:
+    """In one second ten messages would look like a flood; over all time, recent changes would not show."""
     record = QueueRecord(view(), 0)
-    assert rates(record) is None, "one count tells of no movement"
+    assert rates(record) is None, "one count gives no rate"
     record.add_count(view(sent=30, received=20, deleted=10), 1 * SECOND_MS)
     assert rates(record) == (30.0, 20.0, 10.0)
     for second in range(2, 60):
         record.add_count(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
-    assert rates(record) == (0.0, 20.0, 0.0), "what was sent in the first second is long ago"
+    assert rates(record) == (0.0, 20.0, 0.0), "messages sent in the first second no longer count"
 
 
-def test_totals_that_fall_begin_anew() -> None:
+def test_falling_totals_reset_the_rates() -> None:
     record = QueueRecord(view(sent=100), 0)
     record.add_count(view(sent=110), SECOND_MS)
     record.add_count(view(sent=3), 2 * SECOND_MS)
@@ -66,7 +66,7 @@ def test_totals_that_fall_begin_anew() -> None:
     assert rates(record) == (2.0, 0.0, 0.0)
 
 
-def test_the_history_has_a_point_a_second_and_an_end() -> None:
+def test_the_history_has_one_point_per_second_and_is_bounded() -> None:
     record = QueueRecord(view(visible=7), 0)
     record.add_count(view(visible=8), SECOND_MS - 1)
     assert record.shown("q").history == [(0, 8)]
@@ -76,8 +76,8 @@ def test_the_history_has_a_point_a_second_and_an_end() -> None:
     assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
 
 
-def test_a_single_slow_count_is_no_price() -> None:
-    """The machine may have been busy with something else; two in a row are the queue's own."""
+def test_a_single_slow_count_is_ignored() -> None:
+    """The machine may have been busy; two in a row are due to the queue."""
     record = QueueRecord(view(), 0)
     record.add_count(view(), SECOND_MS, cost_s=3.0)
     assert record.cost_s == 0.0
@@ -89,12 +89,12 @@ QUEUES = 100
 CLOCK_STEP_MS = SECOND_MS
 
 
-class Counting(SqliteStore):
-    """An engine in memory that notes which queues are counted, and how many at once."""
+class CountingStore(SqliteStore):
+    """A store in memory that records which queues are counted, and how many at once."""
 
     counted: list[str]
-    asked_now = 0
-    asked_at_once_max = 0
+    running = 0
+    running_max = 0
     is_unavailable = False
 
     def submit(self, command: Command, done: Done) -> None:
@@ -105,66 +105,66 @@ class Counting(SqliteStore):
             super().submit(command, done)
             return
         self.counted.append(command.queue)
-        self.asked_now += 1
-        self.asked_at_once_max = max(self.asked_now, self.asked_at_once_max)
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
 
-        def answered(result: object) -> None:
-            self.asked_now -= 1
+        def finished(result: object) -> None:
+            self.running -= 1
             done(result)
 
-        super().submit(command, answered)
+        super().submit(command, finished)
 
 
 class World:
-    """Many queues, the book of them, and time."""
+    """Many queues, their statistics, and a clock."""
 
-    def __init__(self, engine: Counting, clock: VirtualClock) -> None:
+    def __init__(self, engine: CountingStore, clock: VirtualClock) -> None:
         self.engine = engine
         self.clock = clock
-        self.book = QueueStatistics(engine=engine, clock=clock)
+        self.statistics = QueueStatistics(engine=engine, clock=clock)
 
     async def put(self, name: str, messages: int = 1) -> None:
         sent = tuple(NewMessage(body="a", size_bytes=1) for _ in range(messages))
         await execute(self.engine, Send(queue=f"a/{name}", messages=sent))
 
-    async def browse(self, **asked: Any) -> BrowsedQueues:
-        return await self.book.browse(BrowseQueues(account="a", **asked))
+    async def browse(self, **fields: Any) -> BrowsedQueues:
+        return await self.statistics.browse(BrowseQueues(account="a", **fields))
 
-    async def names(self, **asked: Any) -> list[str]:
-        return [queue.name for queue in (await self.browse(**asked)).queues]
+    async def names(self, **fields: Any) -> list[str]:
+        return [queue.name for queue in (await self.browse(**fields)).queues]
 
-    async def rest(self) -> None:
-        if self.book._round is not None:
-            await asyncio.wait({self.book._round})
+    async def finish_round(self) -> None:
+        if self.statistics._round is not None:
+            await asyncio.wait({self.statistics._round})
 
     async def pass_time(self, ms: int = CLOCK_STEP_MS) -> list[str]:
-        """Move the clock second by second, and return what was counted meanwhile."""
+        """Advance the clock second by second; return which queues are counted meanwhile."""
         before = len(self.engine.counted)
         for _ in range(ms // CLOCK_STEP_MS):
             self.clock.advance(CLOCK_STEP_MS)
-            await self.rest()
+            await self.finish_round()
         return self.engine.counted[before:]
 
 
 @pytest.fixture
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
-    """Give a world with ``QUEUES`` queues, ``q000`` and further."""
+    """``QUEUES`` queues: ``q000`` and so on."""
     clock = VirtualClock()
-    engine = Counting(None, clock=clock)
+    engine = CountingStore(None, clock=clock)
     engine.counted = []
     for number in range(QUEUES):
         await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
     await execute(engine, CreateQueue(queue="b/other"))
-    made = World(engine, clock)
-    yield made
-    made.book.close()
-    await made.rest()
+    world = World(engine, clock)
+    yield world
+    world.statistics.close()
+    await world.finish_round()
     await engine.close()
 
 
-async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
-    """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
+async def test_sorting_by_counts(world: World) -> None:
+    """Ties are sorted by name; queues without messages come last by age, in both directions."""
     for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
         await world.put(name, messages)
         world.clock.advance(1)
@@ -174,9 +174,9 @@ async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
     assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
 
 
-async def test_rates_sort_too(world: World) -> None:
+async def test_sorting_by_rates(world: World) -> None:
     await world.browse()
-    await world.rest()
+    await world.finish_round()
     await world.put("q003", 10)
     received = await execute(world.engine, Receive(queue="a/q003", count=4))
     await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
@@ -185,8 +185,8 @@ async def test_rates_sort_too(world: World) -> None:
     assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
 
 
-async def test_a_search_is_in_the_name_alone(world: World) -> None:
-    """In upper or lower case; accounts are no part of it, and other accounts' queues are not found."""
+async def test_search_is_by_name_only(world: World) -> None:
+    """It ignores case, and does not search accounts or find queues of others."""
     await execute(world.engine, CreateQueue(queue="a/Orders-01"))
     assert await world.names(search="orders") == ["Orders-01"]
     assert await world.names(search="ORDERS-0") == ["Orders-01"]
@@ -195,8 +195,8 @@ async def test_a_search_is_in_the_name_alone(world: World) -> None:
     assert (await world.browse(search="other")).in_all == 0
 
 
-async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
-    """It is known in no order by counts either: it comes last, whatever is in it."""
+async def test_hidden_queues_show_only_their_name(world: World) -> None:
+    """They sort last by counts, whatever is in them."""
     await world.put("q001", 9)
     await world.put("q002", 1)
 
@@ -209,14 +209,14 @@ async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
     assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
 
 
-async def test_a_store_that_cannot_be_reached_deletes_no_queue(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever asks hears of it; what was known of the queues is known afterwards, and they are counted again."""
+async def test_an_unavailable_store_drops_no_queue(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests get the error; afterwards the history is kept, and counting continues."""
     await world.put("q001")
     await world.browse(names=("q001",))
-    await world.rest()
+    await world.finish_round()
     world.engine.is_unavailable = True
     world.clock.advance(SECOND_MS)
-    await world.rest()
+    await world.finish_round()
     with pytest.raises(StoreUnavailable):
         await world.browse(names=("q001",))
     await world.pass_time(3_000)
@@ -227,18 +227,18 @@ async def test_a_store_that_cannot_be_reached_deletes_no_queue(world: World, cap
     assert caplog.records == []
 
 
-async def test_many_pages_have_a_bounded_number_counted_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest uncounted first, so all have their turn."""
+async def test_watched_queues_counted_per_second_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Least recently counted first, so all are counted in turn."""
     monkeypatch.setattr("veilmq.server.queue_statistics.WATCHED_QUEUES", 10)
     monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 0)
     await world.browse()
-    await world.rest()
+    await world.finish_round()
     watched = tuple(f"q{number:03}" for number in range(25))
     turns = []
     for _ in range(5):
         before = len(world.engine.counted)
         world.clock.advance(SECOND_MS)
-        await world.rest()
+        await world.finish_round()
         await world.browse(names=watched)
         await world.browse(names=watched)
         turns.append(len(world.engine.counted) - before)
@@ -246,65 +246,64 @@ async def test_many_pages_have_a_bounded_number_counted_a_second(world: World, m
     assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
 
 
-async def test_a_queue_that_nobody_has_counted_is_there_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However much is counted for others in this second: a page that is told of none takes it for deleted."""
+async def test_an_uncounted_queue_is_counted_beyond_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise its page would treat it as deleted."""
     monkeypatch.setattr("veilmq.server.queue_statistics.WATCHED_QUEUES", 10)
     await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
     assert await world.names(names=("q050",)) == ["q050"]
 
 
-async def test_all_are_counted_in_rounds_while_somebody_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_queues_are_counted_in_rounds_while_pages_are_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 20)
     await world.browse(count=10)
-    await world.rest()
+    await world.finish_round()
     assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
     turn = await world.pass_time(5_000)
-    assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
+    assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each once"
     await world.pass_time(IDLE_MS_MAX)
     assert await world.pass_time(10_000) == []
-    assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "that of the store alone"
+    assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "only the store's timer"
     await world.browse()
     assert await world.pass_time(1_000) != []
 
 
-async def test_a_queue_that_was_deleted_is_counted_once_more(world: World) -> None:
+async def test_a_deleted_queue_is_counted_once_more(world: World) -> None:
     await world.browse(count=10)
-    await world.rest()
+    await world.finish_round()
     await execute(world.engine, DeleteQueue(queue="a/q001"))
     assert (await world.pass_time(10_000)).count("a/q001") == 1
 
 
-async def test_a_queue_made_anew_begins_anew(world: World) -> None:
-    """Its name alone is that of the one that was deleted."""
+async def test_a_recreated_queue_has_a_new_record(world: World) -> None:
     await world.put("q001", 5)
     await world.browse(names=("q001",))
     await execute(world.engine, DeleteQueue(queue="a/q001"))
     world.clock.advance(IDLE_MS_MAX)
-    await world.rest()
+    await world.finish_round()
     await execute(world.engine, CreateQueue(queue="a/q001"))
     world.clock.advance(SECOND_MS)
-    await world.rest()
+    await world.finish_round()
     again = (await world.browse(names=("q001",))).queues[0]
     assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
 
 
-BOOKED = 3 * metrics.COUNT_BATCH
+CACHED = 3 * metrics.COUNT_BATCH
 
 
-class Books:
-    """The counts of ``BOOKED`` queues for the metrics."""
+class CacheBench:
+    """The cached counts of ``CACHED`` queues for metrics."""
 
-    def __init__(self, engine: Counting) -> None:
+    def __init__(self, engine: CountingStore) -> None:
         self.engine = engine
-        self.book = QueueCountCache(engine, ServerSettings())
+        self.cache = QueueCountCache(engine, ServerSettings())
 
     async def names(self) -> list[str]:
-        return list((await execute(self.engine, SurveyQueues(names_max=2 * BOOKED))).names)
+        return list((await execute(self.engine, SurveyQueues(names_max=2 * CACHED))).names)
 
     async def visible(self) -> dict[str, int]:
-        return {name: counted.counts.visible for name, counted in await self.book.inspect(await self.names())}
+        return {name: counted.counts.visible for name, counted in await self.cache.inspect(await self.names())}
 
     async def put(self, *names: str) -> None:
         for name in names:
@@ -313,26 +312,26 @@ class Books:
 
 @pytest.fixture
 @asynccontextmanager
-async def books() -> AsyncIterator[Books]:
-    engine = Counting(None, clock=VirtualClock())
+async def caching() -> AsyncIterator[CacheBench]:
+    engine = CountingStore(None, clock=VirtualClock())
     engine.counted = []
-    for number in range(BOOKED):
+    for number in range(CACHED):
         await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
-    yield Books(engine)
+    yield CacheBench(engine)
     await engine.close()
 
 
-async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New queues first, then the one counted longest ago; the others are shown as they were."""
+async def test_a_scrape_counts_a_limited_number_in_turn(caching: CacheBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New queues first, then the least recently counted; the others keep their last counts."""
     monkeypatch.setattr("veilmq.server.metrics.COUNTED_MAX", 40)
-    for known in (40, 80, BOOKED):
-        assert len(await books.visible()) == known
-    assert len(books.engine.counted) == 3 * 40
-    names = await books.names()
-    first, late = names[30], names[90]  # counted again in the fourth snapshot, and in the fifth
-    await books.put(first, late)
-    assert await books.visible() == {**dict.fromkeys(names, 0), first: 1}
-    await execute(books.engine, CreateQueue(queue="a/new"))
-    await books.put("a/new")
-    assert await books.visible() == {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
-    assert len(books.engine.counted) == 5 * 40
+    for known in (40, 80, CACHED):
+        assert len(await caching.visible()) == known
+    assert len(caching.engine.counted) == 3 * 40
+    names = await caching.names()
+    first, late = names[30], names[90]  # counted again in the fourth scrape, and in the fifth
+    await caching.put(first, late)
+    assert await caching.visible() == {**dict.fromkeys(names, 0), first: 1}
+    await execute(caching.engine, CreateQueue(queue="a/new"))
+    await caching.put("a/new")
+    assert await caching.visible() == {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
+    assert len(caching.engine.counted) == 5 * 40

@@ -1,4 +1,4 @@
-"""Pushes and topics: the guard, attempts, the pusher; what is not delivered; subscribing; key and certificate."""
+"""Pushes and topics: the URL guard, attempts, the pusher, undeliverable messages, subscribing, key and certificate."""
 
 import asyncio
 import logging
@@ -47,89 +47,89 @@ from veilmq.store.port import StoreError
 from veilmq.testing import RunningServer, VirtualClock
 
 
-class Names:
-    """A name service that answers as told, and counts."""
+class FakeResolver:
+    """Returns scripted addresses, and records the queries."""
 
-    def __init__(self, **answers: list[str]) -> None:
-        self.asked: list[tuple[str, int]] = []
-        self._answers = answers
+    def __init__(self, **addresses: list[str]) -> None:
+        self.queries: list[tuple[str, int]] = []
+        self._addresses = addresses
 
     async def __call__(self, name: str, port: int) -> list[str]:
-        self.asked.append((name, port))
-        if name not in self._answers:
+        self.queries.append((name, port))
+        if name not in self._addresses:
             raise OSError(-2, "Name or service not known")
-        return self._answers[name]
+        return self._addresses[name]
 
 
-def admit(url: str, allow: str, names: Names | None = None) -> list[str]:
-    """Return the addresses that a guard lets be connected to."""
-    target = asyncio.run(UrlGuard(AllowList(allow), resolve=names or Names()).admit(url))
+def admit(url: str, allow: str, resolver: FakeResolver | None = None) -> list[str]:
+    """Return the addresses that the guard allows for ``url``."""
+    target = asyncio.run(UrlGuard(AllowList(allow), resolve=resolver or FakeResolver()).admit(url))
     return [str(address) for address in target.addresses]
 
 
-def refusal(url: str, allow: str, names: Names | None = None) -> str:
+def refusal(url: str, allow: str, resolver: FakeResolver | None = None) -> str:
     with pytest.raises(EndpointRefused) as caught:
-        admit(url, allow, names)
+        admit(url, allow, resolver)
     return str(caught.value)
 
 
-def test_of_several_addresses_those_that_are_allowed_may_be_tried() -> None:
-    names = Names(hook=["2606:4700::1111", "10.0.0.1", "8.8.8.8"])
-    assert admit("http://hook/in", "hook", names) == ["2606:4700::1111", "8.8.8.8"]
+def test_only_allowed_addresses_of_a_name_are_used() -> None:
+    resolver = FakeResolver(hook=["2606:4700::1111", "10.0.0.1", "8.8.8.8"])
+    assert admit("http://hook/in", "hook", resolver) == ["2606:4700::1111", "8.8.8.8"]
 
 
-def test_without_a_list_nothing_is_allowed_and_no_name_asked_for() -> None:
-    names = Names(hook=["8.8.8.8"])
-    assert "no host is allowed; add it to the server's setting push_allow" in refusal("http://hook/", "", names)
-    assert "hook port 80 is not allowed; add it" in refusal("http://hook/", "other", names)
-    assert names.asked == []
+def test_without_a_list_nothing_is_allowed_and_no_name_resolved() -> None:
+    resolver = FakeResolver(hook=["8.8.8.8"])
+    assert "no host is allowed; add it to the server's setting push_allow" in refusal("http://hook/", "", resolver)
+    assert "hook port 80 is not allowed; add it" in refusal("http://hook/", "other", resolver)
+    assert resolver.queries == []
 
 
-def test_a_name_that_is_allowed_leads_nowhere_but_to_the_public() -> None:
-    told = refusal("http://hook/", "hook", Names(hook=["127.0.0.1", "10.1.1.1"]))
-    assert "hook resolves to 127.0.0.1, 10.1.1.1, which is not a public address" in told
-    assert "push_allow" in told
-    assert admit("http://hook/", "hook,10.0.0.0/8", Names(hook=["127.0.0.1", "10.1.1.1"])) == ["10.1.1.1"]
+def test_an_allowed_name_must_have_a_public_address() -> None:
+    error = refusal("http://hook/", "hook", FakeResolver(hook=["127.0.0.1", "10.1.1.1"]))
+    assert "hook resolves to 127.0.0.1, 10.1.1.1, which is not a public address" in error
+    assert "push_allow" in error
+    assert admit("http://hook/", "hook,10.0.0.0/8", FakeResolver(hook=["127.0.0.1", "10.1.1.1"])) == ["10.1.1.1"]
 
 
 def test_an_address_is_allowed_by_its_network_whatever_its_name() -> None:
-    assert admit("http://inside/", "10.0.0.0/8", Names(inside=["10.1.1.1"])) == ["10.1.1.1"]
-    assert "not allowed" in refusal("http://inside/", "10.0.0.0/8", Names(inside=["11.1.1.1"]))
+    assert admit("http://inside/", "10.0.0.0/8", FakeResolver(inside=["10.1.1.1"])) == ["10.1.1.1"]
+    assert "not allowed" in refusal("http://inside/", "10.0.0.0/8", FakeResolver(inside=["11.1.1.1"]))
 
 
-def test_an_address_in_a_url_is_looked_at_itself() -> None:
-    names = Names()
-    assert admit("http://127.0.0.1:81/", "127.0.0.1:81", names) == ["127.0.0.1"]
-    assert "127.0.0.1 port 80 is not allowed" in refusal("http://127.0.0.1/", "127.0.0.1:81", names)
-    assert "not allowed" in refusal("http://[::ffff:169.254.169.254]/", "0.0.0.0/0, ::/0", names)
-    assert admit("http://[::ffff:10.0.0.1]/", "10.0.0.1", names) == ["10.0.0.1"]
-    assert names.asked == []
+def test_an_address_in_a_url_is_not_resolved() -> None:
+    resolver = FakeResolver()
+    assert admit("http://127.0.0.1:81/", "127.0.0.1:81", resolver) == ["127.0.0.1"]
+    assert "127.0.0.1 port 80 is not allowed" in refusal("http://127.0.0.1/", "127.0.0.1:81", resolver)
+    assert "not allowed" in refusal("http://[::ffff:169.254.169.254]/", "0.0.0.0/0, ::/0", resolver)
+    assert admit("http://[::ffff:10.0.0.1]/", "10.0.0.1", resolver) == ["10.0.0.1"]
+    assert resolver.queries == []
 
 
-def test_who_asks_for_a_name_that_is_being_looked_up_waits_with_the_others() -> None:
-    """A dead name has one thread, however often it is asked for."""
+def test_concurrent_lookups_of_one_name_share_a_query() -> None:
+    """A name whose servers are down occupies one thread."""
 
     async def several() -> list[list[str]]:
         resolver = SystemResolver()
-        asked = [asyncio.ensure_future(resolver("localhost", 80)) for _ in range(200)]
-        return await asyncio.gather(*asked)
+        lookups = [asyncio.ensure_future(resolver("localhost", 80)) for _ in range(200)]
+        return await asyncio.gather(*lookups)
 
     first, *others = asyncio.run(several())
     assert all(other is first for other in others)
 
 
-def test_the_system_is_asked_for_so_many_names_at_once_and_no_more() -> None:
+def test_the_number_of_concurrent_lookups_is_limited() -> None:
     async def many() -> list[object]:
         resolver = SystemResolver()
-        asked = [asyncio.ensure_future(resolver("localhost", port)) for port in range(1, 81)]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        lookups = [asyncio.ensure_future(resolver("localhost", port)) for port in range(1, 81)]
+        return await asyncio.gather(*lookups, return_exceptions=True)
 
     refused = [each for each in asyncio.run(many()) if isinstance(each, OSError)]
     assert len(refused) == 16
     assert "too many names" in str(refused[0])
 
 
-def test_a_look_up_that_outlasts_the_server_says_nothing(
+def test_a_lookup_that_outlasts_the_server_logs_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     may_end = threading.Event()
@@ -139,8 +139,8 @@ def test_a_look_up_that_outlasts_the_server_says_nothing(
         return []
 
     async def begin() -> None:
-        asking = asyncio.ensure_future(SystemResolver()("hook.example", 80))
-        await asyncio.wait({asking}, timeout=0)
+        lookup = asyncio.ensure_future(SystemResolver()("hook.example", 80))
+        await asyncio.wait({lookup}, timeout=0)
 
     monkeypatch.setattr("socket.getaddrinfo", slow)
     asyncio.run(begin())
@@ -150,12 +150,12 @@ def test_a_look_up_that_outlasts_the_server_says_nothing(
     assert caplog.records == []
 
 
-def test_the_system_does_not_know_what_is_no_name() -> None:
+def test_an_invalid_name_cannot_be_resolved() -> None:
     with pytest.raises(OSError, match=r".*"):
         asyncio.run(SystemResolver()("a" * 64 + ".invalid", 80))
 
 
-def test_each_acceptance_doubles_and_each_failure_begins_anew() -> None:
+def test_acceptance_doubles_the_concurrency_and_a_failure_resets_it() -> None:
     receiver = PushReceiver()
     seen = []
     for _ in range(6):
@@ -171,19 +171,19 @@ def test_each_acceptance_doubles_and_each_failure_begins_anew() -> None:
 MESSAGE = message()
 
 
-class Fickle:
-    """A name that leads to one address, and to another one each time after that."""
+class RebindingResolver:
+    """Returns another address from the second query on."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.queries: list[tuple[str, int]] = []
 
     async def __call__(self, name: str, port: int) -> list[str]:
-        self.asked.append((name, port))
-        return ["127.0.0.1" if len(self.asked) == 1 else "127.0.0.2"]
+        self.queries.append((name, port))
+        return ["127.0.0.1" if len(self.queries) == 1 else "127.0.0.2"]
 
 
-class Signer:
-    """A key of no use, and its certificate."""
+class FakeSigner:
+    """A fake key with its certificate."""
 
     certificate_pem = b"certificate"
 
@@ -199,7 +199,7 @@ def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = Non
             clock=VirtualClock(),
             wall_s=lambda: 0.0,
             base_url="http://certificate.example",
-            identity=Signer(),
+            identity=FakeSigner(),
         )
         if resolve is not None:
             service._guard = UrlGuard(AllowList(allow), resolve=resolve)
@@ -208,41 +208,41 @@ def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = Non
     return asyncio.run(one())
 
 
-def test_the_address_that_was_looked_at_is_connected_to(receiver: Receiver) -> None:
-    """A name that leads elsewhere a moment later is asked for once, and is still what the receiver is called."""
-    names = Fickle()
-    assert attempt(f"http://hook.example:{receiver.port}/in", resolve=names) == ""
-    assert names.asked == [("hook.example", receiver.port)]
+def test_the_checked_address_is_connected_to(receiver: Receiver) -> None:
+    """The name is resolved once, and sent as ``Host``."""
+    resolver = RebindingResolver()
+    assert attempt(f"http://hook.example:{receiver.port}/in", resolve=resolver) == ""
+    assert resolver.queries == [("hook.example", receiver.port)]
     assert receiver.pushes[0].headers["Host"] == f"hook.example:{receiver.port}"
 
 
-def test_the_next_attempt_looks_again(receiver: Receiver) -> None:
-    names = Fickle()
+def test_each_attempt_resolves_and_checks_again(receiver: Receiver) -> None:
+    resolver = RebindingResolver()
     url = f"http://hook.example:{receiver.port}/in"
-    assert attempt(url, resolve=names) == ""
-    assert "not allowed" in attempt(url, resolve=names)
+    assert attempt(url, resolve=resolver) == ""
+    assert "not allowed" in attempt(url, resolve=resolver)
     assert len(receiver.pushes) == 1
 
 
-async def also_here(name: str, port: int) -> list[str]:
-    """Lead every name to where nobody listens, and to this machine."""
+async def two_addresses(name: str, port: int) -> list[str]:
+    """Resolve every name to an address without a listener, and to this machine."""
     return ["127.0.0.2", "127.0.0.1"]
 
 
-def test_the_next_address_is_tried_where_nobody_listens(receiver: Receiver) -> None:
+def test_the_next_address_is_tried_if_one_refuses(receiver: Receiver) -> None:
     url = f"http://hook.example:{receiver.port}/in"
-    assert attempt(url, allow="127.0.0.0/8", resolve=also_here) == ""
+    assert attempt(url, allow="127.0.0.0/8", resolve=two_addresses) == ""
     assert "no connection to 127.0.0.2: " in attempt("http://127.0.0.2:1/", allow="127.0.0.0/8")
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299, 300, 302, 304, 400, 403, 404, 500, 503])
-def test_what_is_accepted_and_what_is_not(receiver: Receiver, status: int) -> None:
+def test_only_2xx_statuses_accept(receiver: Receiver, status: int) -> None:
     receiver.status = status
     assert attempt(receiver.url) == ("" if status < 300 else f"status {status}")
 
 
-def test_no_failure_tells_the_url(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    """It may hold a secret, and what failed goes to the log."""
+def test_errors_do_not_contain_the_url(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """It may contain a secret, and errors are logged."""
 
     async def defective(name: str, port: int) -> list[str]:
         raise ZeroDivisionError
@@ -256,12 +256,12 @@ def test_no_failure_tells_the_url(receiver: Receiver, caplog: pytest.LogCaptureF
     assert "s3cret" not in caplog.text
 
 
-# Answers that are none.
+# Invalid replies.
 
 
 @contextmanager
-def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Yield the port of a listener that answers one connection with these bytes, and ends it."""
+def replying(reply: bytes, *, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Yield the port of a listener that sends these bytes on one connection, and closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -269,7 +269,7 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
                 connection, _ = listener.accept()
                 with connection if context is None else context.wrap_socket(connection, server_side=True) as wrapped:
                     wrapped.recv(65_536)
-                    wrapped.sendall(answer)
+                    wrapped.sendall(reply)
             except OSError:
                 return
 
@@ -279,15 +279,15 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
     thread.join(60)
 
 
-@pytest.mark.parametrize(("answer", "told"), [
+@pytest.mark.parametrize(("reply", "error"), [
     (b"", "ended without a reply"), (b"HTTP/1.1 200 OK\r\n", "ended without a reply"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", "the reply is not HTTP"), (b"HTTP/1.1 999 What\r\n\r\n", "the reply is not HTTP"),
     (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without a reply"),
     (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
 ], ids=["nothing", "half", "other", "status", "endless", "provisional"])  # fmt: skip
-def test_an_answer_that_is_none(answer: bytes, told: str) -> None:
-    with answering(answer) as port:
-        assert told in attempt(f"http://127.0.0.1:{port}/")
+def test_invalid_replies(reply: bytes, error: str) -> None:
+    with replying(reply) as port:
+        assert error in attempt(f"http://127.0.0.1:{port}/")
 
 
 # TLS.
@@ -295,7 +295,7 @@ def test_an_answer_that_is_none(answer: bytes, told: str) -> None:
 
 @pytest.fixture
 def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ssl.SSLContext]:
-    """Return what makes the context of a server of that name, which the system trusts."""
+    """Return a factory of server contexts with a name and a trusted certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -314,41 +314,41 @@ async def here(name: str, port: int) -> list[str]:
 
 @pytest.mark.parametrize("name", ["hook.example", "other.example", "127.0.0.1"])
 def test_tls_verifies_the_name_and_not_the_address(trusted: Callable[[str], ssl.SSLContext], name: str) -> None:
-    with answering(b"HTTP/1.1 204 No Content\r\n\r\n", context=trusted(name)) as port:
+    with replying(b"HTTP/1.1 204 No Content\r\n\r\n", context=trusted(name)) as port:
         problem = attempt(f"https://hook.example:{port}/", resolve=here)
     assert problem == "" if name == "hook.example" else "CERTIFICATE_VERIFY_FAILED" in problem
 
 
-def test_a_certificate_of_nobody_is_refused(trusted: Callable[[str], ssl.SSLContext]) -> None:
+def test_an_untrusted_certificate_is_refused(trusted: Callable[[str], ssl.SSLContext]) -> None:
     stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("hook.example").configure_cert(stranger)
-    with answering(b"HTTP/1.1 204 No Content\r\n\r\n", context=stranger) as port:
+    with replying(b"HTTP/1.1 204 No Content\r\n\r\n", context=stranger) as port:
         assert "CERTIFICATE_VERIFY_FAILED" in attempt(f"https://hook.example:{port}/", resolve=here)
 
 
-def test_no_proxy_is_asked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_used(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert attempt(receiver.url) == ""
 
 
-def test_each_subject_is_due_once_a_minute() -> None:
+def test_a_subject_is_logged_once_a_minute() -> None:
     clock = VirtualClock()
-    said = LogThrottle(clock)
-    assert [said.due("a"), said.due("a"), said.due("b")] == [True, False, True]
+    throttle = LogThrottle(clock)
+    assert [throttle.due("a"), throttle.due("a"), throttle.due("b")] == [True, False, True]
     clock.advance(LOG_PERIOD_MS - 1)
-    assert not said.due("a")
+    assert not throttle.due("a")
     clock.advance(1)
-    assert said.due("a")
+    assert throttle.due("a")
 
 
-def test_so_many_subjects_are_remembered_and_no_more() -> None:
-    said = LogThrottle(VirtualClock())
+def test_the_number_of_subjects_is_bounded() -> None:
+    throttle = LogThrottle(VirtualClock())
     for subject in range(pushes._SUBJECTS_MAX):
-        said.due(subject)
-    assert not said.due(0)
-    assert said.due("one more")
-    assert said.due(0)
+        throttle.due(subject)
+    assert not throttle.due(0)
+    assert throttle.due("one more")
+    assert throttle.due(0)
 
 
 URL = "http://hook.example/"
@@ -359,7 +359,7 @@ NOTHING, SOMETHING = received(), received(MESSAGE)
 
 
 class Bench:
-    """A pusher, and what is asked of its engine; `problem` is what attempts say."""
+    """A pusher on a scripted engine; `problem` is the result of attempts."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
@@ -379,7 +379,7 @@ class Bench:
     async def attempt(self, subscription: Subscription, message: object) -> str:
         return self.problem
 
-    def asked(self) -> list[commands.Command]:
+    def pending(self) -> list[commands.Command]:
         return [command for command, _ in self.engine.pending]
 
 
@@ -388,16 +388,16 @@ def bench() -> Bench:
     return Bench()
 
 
-def take(count: int = 1, queue: str = QUEUE) -> commands.Receive:
+def receive(count: int = 1, queue: str = QUEUE) -> commands.Receive:
     return commands.Receive(queue=queue, count=count, timeout_s=LEASE_S)
 
 
-async def turn() -> None:
+async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
+async def test_a_deleted_queue_is_not_received_from_again(bench: Bench) -> None:
     bench.engine.answer([ONE, TWO])
     bench.engine.answer(QueueNotFound(QUEUE))
     assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
@@ -407,89 +407,89 @@ async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
     assert set(bench.engine.watches) == {PUSHES}
 
 
-async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later(bench: Bench) -> None:
+async def test_listing_subscriptions_is_retried_after_a_second(bench: Bench) -> None:
     bench.engine.answer(StoreFull())
     bench.clock.advance(1_000)
     bench.engine.answer([ONE])
-    assert bench.asked() == [take()]
+    assert bench.pending() == [receive()]
 
 
-async def test_all_that_changes_while_subscriptions_are_listed_has_them_listed_once_more(bench: Bench) -> None:
+async def test_changes_while_subscriptions_are_listed_cause_one_more_listing(bench: Bench) -> None:
     for _ in range(3):
         bench.engine.watches[PUSHES](0)
-    assert bench.asked() == [ListPushes()]
+    assert bench.pending() == [ListPushes()]
     bench.engine.answer([ONE])
-    assert bench.asked() == [take(), ListPushes()]
+    assert bench.pending() == [receive(), ListPushes()]
     bench.engine.answer(NOTHING)
     bench.engine.answer([ONE])
-    assert bench.asked() == []
+    assert bench.pending() == []
 
 
-async def test_what_was_pushed_and_could_not_be_deleted_comes_again(
+async def test_a_pushed_message_that_cannot_be_deleted_is_pushed_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     bench.engine.answer([ONE])
     bench.engine.answer(SOMETHING)
-    await turn()
+    await settle()
     bench.engine.answer(StoreFull())
-    await turn()
+    await settle()
     assert not any(bench.counts.pushes.values())
     assert bench.counts.pushes_running == 0
     assert "was not settled; it is received again" in caplog.text
 
 
 @pytest.mark.parametrize(("problem", "count"), [("", 2), ("status 500", 1)], ids=["accepts", "fails"])
-async def test_a_receiver_is_sent_more_at_a_time_while_it_accepts(bench: Bench, problem: str, count: int) -> None:
+async def test_the_concurrency_of_a_receiver_grows_while_it_accepts(bench: Bench, problem: str, count: int) -> None:
     bench.problem = problem
     bench.engine.answer([ONE])
     bench.engine.answer(SOMETHING)
-    await turn()
+    await settle()
     bench.engine.answer([ReceiptState.LIVE])
-    await turn()
+    await settle()
     bench.engine.watches[QUEUE](bench.clock.now_ms())
-    assert bench.asked() == [take(count)]
+    assert bench.pending() == [receive(count)]
 
 
-async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -> None:
-    """What was taken is still pushed; nothing more is asked."""
+async def test_a_message_received_for_an_ended_subscription_is_pushed(bench: Bench) -> None:
+    """But nothing more is received."""
     bench.engine.answer([ONE])
     bench.engine.watches[PUSHES](0)
-    (_, taken), (_, listed) = bench.engine.pending
+    (_, on_received), (_, listed) = bench.engine.pending
     bench.engine.pending.clear()
     listed([])
-    taken(SOMETHING)
-    await turn()
+    on_received(SOMETHING)
+    await settle()
     assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
-    await turn()
-    assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
+    await settle()
+    assert (bench.pending(), bench.counts.pushes_running) == ([], 0)
 
 
-async def test_the_end_waits_for_what_is_being_taken_and_takes_no_more(bench: Bench) -> None:
+async def test_close_waits_for_received_messages_and_receives_no_more(bench: Bench) -> None:
     bench.engine.answer([ONE])
     watches = dict(bench.engine.watches)
     closing = asyncio.ensure_future(bench.pusher.close())
-    await turn()
-    assert bench.asked() == [take(), ListPushes()]
+    await settle()
+    assert bench.pending() == [receive(), ListPushes()]
     bench.engine.answer(SOMETHING)
     bench.engine.answer([ONE])
-    await turn()
+    await settle()
     assert not closing.done()
     bench.engine.answer([ReceiptState.LIVE])
     await closing
     for wake in watches.values():
         wake(bench.clock.now_ms())
-    assert (bench.asked(), bench.engine.watches) == ([], {})
+    assert (bench.pending(), bench.engine.watches) == ([], {})
     assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
 
 
-async def test_a_list_that_comes_after_the_end_is_nobodys(bench: Bench) -> None:
+async def test_a_listing_that_ends_after_close_is_ignored(bench: Bench) -> None:
     closing = asyncio.ensure_future(bench.pusher.close())
-    await turn()
+    await settle()
     bench.engine.answer([ONE])
     bench.engine.answer(InternalError())
     await closing
-    assert bench.asked() == []
+    assert bench.pending() == []
 
 
 def undeliverable(server: RunningServer) -> int:
@@ -501,7 +501,7 @@ def undeliverable(server: RunningServer) -> int:
     return int(float(line.partition(" ")[2]))
 
 
-def test_a_queue_that_is_gone_is_told_of_once_a_minute(
+def test_an_undeliverable_message_is_logged_once_a_minute(
     veilmq_server: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = veilmq_server
@@ -521,17 +521,17 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
     for _ in range(3):
         publish(server)
     assert undeliverable(server) == 3
-    told = "of 000000000000/news did not reach subscription gone: The queue 000000000000/gone does not exist"
-    assert caplog.text.count(told) == 1
+    text = "of 000000000000/news did not reach subscription gone: The queue 000000000000/gone does not exist"
+    assert caplog.text.count(text) == 1
     server.advance(seconds=60)
     publish(server)
-    assert caplog.text.count(told) == 2
+    assert caplog.text.count(text) == 2
     assert "subscription stays" not in caplog.text
     page = smq_request(server, "GET", "/queues/stays/messages?numOfMessages=16")
     assert len(page.texts("MessageId")) == 5
 
 
-def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
+def test_a_certificate_is_valid_from_the_day_before_for_ten_years() -> None:
     certificate = x509.load_pem_x509_certificate(push_identity.generate(now_s=NOW_S).certificate_pem)
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     assert (NOW_S - begin, end - NOW_S) == (86_400, 3_650 * 86_400)
@@ -544,14 +544,14 @@ def service(engine: ScriptedEngine, clock: VirtualClock) -> TopicService:
 PUSHED = Subscribe(subscription=Subscription(topic="1/t", name="s", endpoint=URL, push_url=URL))
 
 
-class Subscribing:
-    """Subscribing on a scripted engine; a name is found when the test says it."""
+class SubscribeBench:
+    """Subscribing on a scripted engine; the test resolves names."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.found: asyncio.Queue[list[str]] = asyncio.Queue()
-        self.heard: list[Any] = []
+        self.results: list[Any] = []
         self._service = service(self.engine, self.clock)
         self._service._guard = UrlGuard(AllowList("hook.example"), resolve=self._resolve)
 
@@ -559,86 +559,86 @@ class Subscribing:
         return await self.found.get()
 
     async def subscribe(self) -> Pending:
-        one = self._service.handlers[Subscribe](PUSHED, 0, self.heard.append)
+        one = self._service.handlers[Subscribe](PUSHED, 0, self.results.append)
         assert one is not None
-        await turn()
+        await settle()
         return one
 
 
 @pytest.fixture
-def subscribing() -> Subscribing:
-    return Subscribing()
+def subscribing() -> SubscribeBench:
+    return SubscribeBench()
 
 
-async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(subscribing: Subscribing) -> None:
+async def test_a_subscription_is_submitted_after_the_guard_admits_its_url(subscribing: SubscribeBench) -> None:
     await subscribing.subscribe()
     assert subscribing.engine.pending == []
     subscribing.found.put_nowait(["8.8.8.8"])
-    await turn()
+    await settle()
     assert subscribing.engine.answer("subscribed") == PUSHED
-    await turn()
-    assert subscribing.heard == ["subscribed"]
+    await settle()
+    assert subscribing.results == ["subscribed"]
 
 
-async def test_a_name_has_five_seconds(subscribing: Subscribing) -> None:
+async def test_resolving_a_name_may_take_five_seconds(subscribing: SubscribeBench) -> None:
     one = await subscribing.subscribe()
     subscribing.clock.advance(RESOLVE_S_MAX * 1_000 - 1)
-    assert subscribing.heard == []
+    assert subscribing.results == []
     subscribing.clock.advance(1)
-    await turn()
-    (refused,) = subscribing.heard
+    await settle()
+    (refused,) = subscribing.results
     assert "not found in time" in str(refused)
     one.hurry()
-    assert len(subscribing.heard) == 1
+    assert len(subscribing.results) == 1
 
 
-@pytest.mark.parametrize("is_found", [False, True], ids=["before-the-name-is-found", "before-the-engine-has-begun"])
-async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing, is_found: bool) -> None:
+@pytest.mark.parametrize("is_found", [False, True], ids=["before-resolution", "before-the-command-begins"])
+async def test_a_withdrawn_subscription_is_not_made(subscribing: SubscribeBench, is_found: bool) -> None:
     one = await subscribing.subscribe()
     if is_found:
         subscribing.found.put_nowait(["8.8.8.8"])
-        await turn()
+        await settle()
     one.withdraw()
-    await turn()
-    assert (subscribing.heard, subscribing.engine.pending) == ([], [])
+    await settle()
+    assert (subscribing.results, subscribing.engine.pending) == ([], [])
     subscribing.clock.advance(RESOLVE_S_MAX * 1_000)
-    assert subscribing.heard == []
+    assert subscribing.results == []
 
 
 NOW_S = 1_700_000_000.0
 
 
-def test_it_is_made_once_for_all_servers_of_a_database(store_settings: Callable[[str], dict[str, Any]]) -> None:
-    """The next server on the store shows the same certificate; tests/server/test_pushing.py has that of a folder."""
-    settings, shown = store_settings("postgres"), set[bytes]()
+def test_the_identity_is_shared_by_all_servers_of_a_database(store_settings: Callable[[str], dict[str, Any]]) -> None:
+    """tests/server/test_pushing.py has the same for a data folder."""
+    settings, certificates = store_settings("postgres"), set[bytes]()
     for _ in range(2):
         with RunningServer(push_allow="hook.example", **settings) as server:
-            shown.add(urllib3.request("GET", f"{server.endpoint}/push-certificate.pem").data)
-    assert len(shown) == 1
+            certificates.add(urllib3.request("GET", f"{server.endpoint}/push-certificate.pem").data)
+    assert len(certificates) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "push.new").mkdir()
     with pytest.raises(StoreError, match=r"push\.pem cannot be read or written"):
         RunningServer(data=tmp_path, push_allow="hook.example").__enter__()
 
 
-def given(folder: Path) -> tuple[Path, Path]:
+def write_identity(folder: Path) -> tuple[Path, Path]:
     """Write a key and its certificate; return their files."""
-    made = push_identity.generate(now_s=NOW_S).pem()
-    begin = made.index(b"-----BEGIN CERTIFICATE")
+    pem = push_identity.generate(now_s=NOW_S).pem()
+    begin = pem.index(b"-----BEGIN CERTIFICATE")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
-    key.write_bytes(made[:begin])
-    certificate.write_bytes(made[begin:])
+    key.write_bytes(pem[:begin])
+    certificate.write_bytes(pem[begin:])
     return key, certificate
 
 
-def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
-    key, certificate = given(tmp_path)
+def test_errors_of_a_given_identity(tmp_path: Path) -> None:
+    key, certificate = write_identity(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(PushError, match="is not the certificate of"):
-        push_identity.read_files(key, given(other)[1])
+        push_identity.read_files(key, write_identity(other)[1])
     with pytest.raises(PushError, match="cannot be read: No such file"):
         push_identity.read_files(tmp_path / "none.pem", certificate)
     with pytest.raises(PushError, match="must be a key and a certificate in PEM"):
@@ -651,7 +651,7 @@ def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
         push_identity.read_files(key, certificate)
 
 
-def test_a_server_says_why_it_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_identity_prevent_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PushError, match="cannot be read"):
         RunningServer(push_allow="a", push_key=tmp_path / "k", push_certificate=tmp_path / "c").__enter__()
     monkeypatch.setitem(sys.modules, "cryptography", None)
