@@ -160,7 +160,7 @@ class _Source:
         self.hold_ms, self.lease_ms, self.beat_at_ms = times
 
     @classmethod
-    async def of(cls, tx: ClaimTransaction, row: Row, now_ms: int) -> "_Source":
+    async def load(cls, tx: ClaimTransaction, row: Row, now_ms: int) -> "_Source":
         source = cls(tx, row, now_ms)
         for each in map(BoundClaim._make, await tx.rows("claims_of", source.origin, source.name)):
             source.claims[each.number] = each
@@ -184,12 +184,12 @@ class _Source:
         """The active claims if the hold has expired."""
         return self.active if self.now_ms >= self.hold_until_ms else []
 
-    def as_seen(self) -> "_Source":
+    def with_expired_hold(self) -> "_Source":
         """Return the source with its claims lost if its hold has expired, even before that is written."""
-        self._note_ended(self.overdue, _LOST)
+        self._mark_ended(self.overdue, _LOST)
         return self
 
-    def _note_ended(self, claims: Iterable[BoundClaim], state: str) -> None:
+    def _mark_ended(self, claims: Iterable[BoundClaim], state: str) -> None:
         self.claims |= {each.number: each._replace(state=state, is_ending=True) for each in claims}
 
     def open_claim(self, number: int) -> BoundClaim:
@@ -219,7 +219,7 @@ class _Source:
             oldest_sent_at_ms=backlog.oldest_sent_at_ms,
         )
 
-    async def shown(self, queue: QueueRow, *, allow_cached: bool = False) -> SourceView:
+    async def view_now(self, queue: QueueRow, *, allow_cached: bool = False) -> SourceView:
         return self.view(await self.tx.backlog(queue, allow_cached=allow_cached))
 
     async def put(self, check_at_ms: int | None = None) -> None:
@@ -248,12 +248,12 @@ class _Source:
         first, last = claims[0].number, claims[-1].number
         await self.tx.run("end_claims", self.origin, self.name, first, last, state)
         self.tx.schedule(ClaimStep)
-        self._note_ended(claims, state)
-        begun = self.claims[first]
+        self._mark_ended(claims, state)
+        first_claim = self.claims[first]
         if state == ACKNOWLEDGED:
-            begun = begun._replace(source=None)
+            first_claim = first_claim._replace(source=None)
             self.claims = {number: each for number, each in self.claims.items() if each.state != state}
-        await _advance(self.tx, queue, begun)
+        await _advance(self.tx, queue, first_claim)
 
 
 async def _detach(tx: Transaction, origin: int, source: str | None, last: int = _SEQ_MAX) -> None:
@@ -262,7 +262,7 @@ async def _detach(tx: Transaction, origin: int, source: str | None, last: int = 
     await tx.run("delete_ended_claims", origin)
 
 
-async def _forget(tx: Transaction, origin: int, source: str | None) -> None:
+async def _delete_sources(tx: Transaction, origin: int, source: str | None) -> None:
     """Delete a source, or all without one; it has no active claim."""
     await _detach(tx, origin, source)
     await tx.run("delete_sources", origin, source)
@@ -279,7 +279,7 @@ async def _source(
     rows = await tx.rows("source", queue.origin, name, lock="update")
     if not rows:
         raise errors.SourceNotFound(name)
-    source = await _Source.of(tx, rows[0], await tx.now())
+    source = await _Source.load(tx, rows[0], await tx.now())
     await source.end(queue, source.overdue, _LOST)
     if epoch is not None and epoch != source.epoch:
         raise errors.EpochFenced(epoch, source.epoch)
@@ -294,7 +294,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     now_ms = await tx.now()
     if all(name != command.source for _, name, *_ in rows):
         rows += await tx.rows("insert_source", queue.origin, command.source, now_ms)
-    found = {row[1]: await _Source.of(tx, row, now_ms) for row in rows}
+    found = {row[1]: await _Source.load(tx, row, now_ms) for row in rows}
     for each in found.values():
         await each.end(queue, each.overdue, _LOST)
     own = found.pop(command.source)
@@ -309,14 +309,14 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     own.epoch += 1
     own.consumer = command.consumer
     await own.beat(command.hold_s, command.lease_s)
-    return await own.shown(queue)
+    return await own.view_now(queue)
 
 
 @changes
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     await source.beat(command.hold_s, command.lease_s)
-    return await source.shown(queue, allow_cached=True)
+    return await source.view_now(queue, allow_cached=True)
 
 
 @changes
@@ -425,7 +425,7 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     row = await tx.row("source", queue.origin, command.source)
     if row is None:
         raise errors.ClaimLost(command.number)
-    return (await _Source.of(tx, row, await tx.now())).as_seen().open_claim(command.number)
+    return (await _Source.load(tx, row, await tx.now())).with_expired_hold().open_claim(command.number)
 
 
 @snapshot
@@ -440,7 +440,7 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
         if each.source in sources:
             sources[each.source].claims[each.number] = each
     backlog = await tx.backlog(queue, allow_cached=False)
-    return [source.as_seen().view(backlog) for source in sources.values()]
+    return [source.with_expired_hold().view(backlog) for source in sources.values()]
 
 
 @changes
@@ -448,14 +448,14 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
     queue, source = await _source(tx, command.queue, command.source)
     with suppress(errors.ClaimReleased):
         await source.end(queue, [source.open_claim(command.number)], _RELEASED)
-    return await source.shown(queue)
+    return await source.view_now(queue)
 
 
 @changes
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     queue, source = await _source(tx, command.queue, command.source)
     await source.end(queue, source.active, _RELEASED)
-    await _forget(tx, queue.origin, source.name)
+    await _delete_sources(tx, queue.origin, source.name)
 
 
 @changes
@@ -474,7 +474,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
         raise errors.DeadLetterQueueRefused(name, why or "")
     await tx.evict(queue, bound, seq, target)
     source.claims[bound.number] = await _write(tx, bound._replace(messages=bound.messages - 1))
-    return await source.shown(queue)
+    return await source.view_now(queue)
 
 
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
@@ -489,10 +489,10 @@ async def lose_all(tx: Transaction, queue: QueueRow) -> None:
     tx.schedule(ClaimStep)
 
 
-async def forget_all(tx: Transaction, queue: QueueRow) -> None:
+async def delete_all(tx: Transaction, queue: QueueRow) -> None:
     """Delete all sources of a queue that is being deleted."""
     await lose_all(tx, queue)
-    await _forget(tx, queue.origin, None)
+    await _delete_sources(tx, queue.origin, None)
 
 
 @changes
@@ -505,7 +505,7 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     ending = [BoundClaim(*row) for row in await tx.rows("ending_claim", None, lock="update skip locked")]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.rows("due_source", now_ms, lock="update skip locked"):
-            if await _check_hold(tx, await _Source.of(tx, row[:-1], now_ms)):
+            if await _check_hold(tx, await _Source.load(tx, row[:-1], now_ms)):
                 ending = []
     for bound in ending:
         queue = await tx.find_by_origin(bound.origin)
@@ -522,7 +522,7 @@ async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
     """Lose the claims of a source if its hold has expired, or delete a silent one; return whether it was a slice."""
     forgotten_ms = source.beat_at_ms + _FORGET_AFTER_MS
     if not source.active and source.now_ms >= forgotten_ms:
-        await _forget(tx, source.origin, source.name)
+        await _delete_sources(tx, source.origin, source.name)
         return False
     overdue = source.overdue
     check_at_ms = source.hold_until_ms if source.active and not overdue else forgotten_ms

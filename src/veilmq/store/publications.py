@@ -217,7 +217,7 @@ def _published_stages(rows: Sequence[Row], command: Publish) -> list[int]:
     return stages
 
 
-async def forget(tx: Transaction, queue: QueueRow) -> None:
+async def delete_writers(tx: Transaction, queue: QueueRow) -> None:
     """Delete all writers of a deleted queue and discard what they staged; the caller has locked the queue."""
     writers = await tx.rows("delete_writers_of", queue.origin)
     now_ms = await tx.now() if writers else 0

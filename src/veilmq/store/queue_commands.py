@@ -84,8 +84,8 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
     """Remove a queue, whose row is locked, and its messages."""
     await _retire(tx, queue, is_deleted=True)
     await tx.run("delete_moves", queue.number)
-    await publications.forget(tx, queue)
-    await claims.forget_all(tx, queue)
+    await publications.delete_writers(tx, queue)
+    await claims.delete_all(tx, queue)
     await tx.run("delete_queue", queue.number)
     tx.invalidate(queue)
 

@@ -1,6 +1,6 @@
-"""The conversion of a data folder of the engine before: everything is taken over, killed at any moment too.
+"""Conversion of a data folder of the previous engine: everything is converted, even if killed at any step.
 
-The folders were recorded with the last version that had that engine, with what it answered (`folders/README.md`).
+The folders were recorded with the last version that had that engine, along with its results (`folders/README.md`).
 """
 
 import os
@@ -24,7 +24,7 @@ from veilmq.testing import VirtualClock
 OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"
 
 
-# What is taken over.
+# The result.
 
 
 @pytest.fixture(scope="module", params=["closed", "killed-2", "killed-3", "killed-4", "ended"])
@@ -41,7 +41,9 @@ def opened(folder: Path, known: Known) -> Host:
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_what_is_converted_answers_as_before(converted: tuple[Path, Known], probe: str, tmp_path: Path) -> None:
+def test_a_converted_store_gives_the_recorded_results(
+    converted: tuple[Path, Known], probe: str, tmp_path: Path
+) -> None:
     folder, known = converted
     shutil.copytree(folder, tmp_path / "store")
     host = opened(tmp_path / "store", known)
@@ -53,8 +55,8 @@ def test_what_is_converted_answers_as_before(converted: tuple[Path, Known], prob
 
 
 @pytest.mark.parametrize("cursor", [f"u{(3 << 41) + 5}", f"g{7 << 41}", "g"])
-def test_a_cursor_of_before_is_refused(cursor: str, tmp_path: Path) -> None:
-    """It names a position, in another order. Its reader begins the shard again, which has the same messages."""
+def test_a_cursor_from_before_the_conversion_is_refused(cursor: str, tmp_path: Path) -> None:
+    """It names a position in another order. The reader restarts the shard, which has the same messages."""
     folder, known = unpack("closed", tmp_path)
     conversion.convert(folder)
     host, queue = opened(folder, known), "000000000000/claimed"
@@ -70,12 +72,12 @@ def test_a_cursor_of_before_is_refused(cursor: str, tmp_path: Path) -> None:
 # The steps.
 
 
-def filled(place: Path) -> tuple[Path, str]:
+def unpack_small(place: Path) -> tuple[Path, str]:
     folder, known = unpack("small", place)
     return folder, known.receipts[QUEUE][0]
 
 
-def check_whole(folder: Path, receipt: str) -> None:
+def check_converted(folder: Path, receipt: str) -> None:
     assert not list(folder.glob("*unfinished*"))
     assert not list(folder.glob(f"{OLD}-*"))
     assert ((folder / NEW).is_file(), (folder / ASIDE).is_file(), (folder / OLD).exists()) == (True, True, False)
@@ -86,7 +88,7 @@ def check_whole(folder: Path, receipt: str) -> None:
 
 
 def killed_at(folder: Path, step: int, patched: Callable[[Callable[[], None]], None]) -> bool:
-    """Convert in a process that ends at the step of that number; tell whether it had so many."""
+    """Convert in a process that exits at that step; return whether it had that many steps."""
     child = os.fork()
     if not child:
         left = [step]
@@ -104,17 +106,17 @@ def killed_at(folder: Path, step: int, patched: Callable[[Callable[[], None]], N
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-def test_a_conversion_that_is_killed_at_any_step_is_done_by_the_next_start(tmp_path: Path) -> None:
-    """At each sync and each rename, before and after it."""
-    old, receipt = filled(tmp_path / "old")
+def test_the_next_start_completes_a_conversion_killed_at_any_step(tmp_path: Path) -> None:
+    """Steps are before and after each sync and each rename."""
+    old, receipt = unpack_small(tmp_path / "old")
 
     def patched(count: Callable[[], None]) -> None:
         def around(call: Callable[..., object]) -> Callable[..., object]:
-            def counted(*args: object, **how: object) -> object:
+            def counted(*args: object, **options: object) -> object:
                 count()
-                done = call(*args, **how)
+                result = call(*args, **options)
                 count()
-                return done
+                return result
 
             return counted
 
@@ -132,14 +134,14 @@ def test_a_conversion_that_is_killed_at_any_step_is_done_by_the_next_start(tmp_p
             break
         if conversion.is_old(folder):
             conversion.convert(folder)
-        check_whole(folder, receipt)
+        check_converted(folder, receipt)
         shutil.rmtree(folder)
     assert steps > 12
-    check_whole(folder, receipt)
+    check_converted(folder, receipt)
 
 
-def test_too_little_space_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, receipt = filled(tmp_path)
+def test_a_conversion_without_enough_space_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, receipt = unpack_small(tmp_path)
     before = {each.name: each.read_bytes() for each in folder.iterdir()}
     real = os.statvfs(folder)
     full = os.statvfs_result((real.f_bsize, real.f_frsize, 0, 0, 1, *tuple(real)[5:]))
@@ -150,11 +152,11 @@ def test_too_little_space_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     after = {each.name: each.read_bytes() for each in folder.iterdir()}
     assert {name: after[name] for name in before} == before
     conversion.convert(folder)
-    check_whole(folder, receipt)
+    check_converted(folder, receipt)
 
 
-def test_a_disk_that_fills_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At whatever moment, though there was room when that was looked at; where there is, the folder is converted."""
+def test_a_disk_that_fills_up_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any moment, although the space was checked; with enough space, the folder is converted."""
     unpacked, known = unpack("closed", tmp_path / "unpacked")
     folder, bytes_max, refused = tmp_path / "disk" / "store", MIB // 2, 0
     monkeypatch.setattr(conversion, "_check_space", lambda *_: None)
@@ -165,7 +167,7 @@ def test_a_disk_that_fills_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
             try:
                 conversion.convert(folder)
             except FolderError as error:
-                assert "was not converted, nothing is changed" in str(error)  # noqa: PT017 - until there is room
+                assert "was not converted, nothing is changed" in str(error)  # noqa: PT017 - until there is space
                 assert {name: (folder / name).read_bytes() for name in before} == before
                 assert not list(folder.glob(f"{NEW}*"))
                 bytes_max, refused = bytes_max + 65_536, refused + 1
@@ -177,9 +179,9 @@ def test_a_disk_that_fills_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
         host.close()
 
 
-def test_a_name_is_given_to_what_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss of power at any moment leaves the old database, or both whole: each step is durable before the next."""
-    folder, _ = filled(tmp_path)
+def test_files_are_synced_before_they_are_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss at any moment leaves the old database, or both complete: each step is durable before the next."""
+    folder, _ = unpack_small(tmp_path)
     steps: list[str] = []
 
     def synced(handle: int, *, sync: Callable[[int], None] = os.fsync) -> None:
@@ -203,15 +205,15 @@ def test_a_name_is_given_to_what_is_on_the_disk(tmp_path: Path, monkeypatch: pyt
     ]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
-    folder, _ = filled(tmp_path)
-    told: list[tuple[int, int]] = []
-    conversion.convert(folder, progress=lambda *progress: told.append(progress))
-    assert told == [(2, 2)]
+def test_progress_is_reported(tmp_path: Path) -> None:
+    folder, _ = unpack_small(tmp_path)
+    reports: list[tuple[int, int]] = []
+    conversion.convert(folder, progress=lambda *progress: reports.append(progress))
+    assert reports == [(2, 2)]
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    """An older one, which was never released, and what is not ours."""
+    """An older format, which was never released, and a database of another application."""
     folder, _ = unpack("format-11", tmp_path)
     with pytest.raises(FolderError, match="format 11"):
         conversion.convert(folder)
@@ -221,8 +223,8 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         conversion.convert(folder)
 
 
-def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp_path: Path) -> None:
-    folder, _ = filled(tmp_path)
+def test_an_old_database_changed_after_its_conversion_is_not_set_aside(tmp_path: Path) -> None:
+    folder, _ = unpack_small(tmp_path)
     conversion.convert(folder)
     (folder / ASIDE).rename(folder / OLD)
     with closing(apsw.Connection(str(folder / OLD))) as connection:
@@ -232,8 +234,8 @@ def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp
 
 
 @pytest.mark.parametrize("damaged", [OLD, NEW])
-def test_a_damaged_database_is_named(tmp_path: Path, damaged: str) -> None:
-    folder, _ = filled(tmp_path)
+def test_the_error_names_a_damaged_database(tmp_path: Path, damaged: str) -> None:
+    folder, _ = unpack_small(tmp_path)
     conversion.convert(folder)
     (folder / ASIDE).rename(folder / OLD)
     (folder / damaged).write_bytes(b"no database" * 1_000)
@@ -241,8 +243,8 @@ def test_a_damaged_database_is_named(tmp_path: Path, damaged: str) -> None:
         conversion.convert(folder)
 
 
-def test_an_old_database_that_was_set_aside_is_not_replaced(tmp_path: Path) -> None:
-    folder, _ = filled(tmp_path)
+def test_an_old_database_set_aside_is_not_overwritten(tmp_path: Path) -> None:
+    folder, _ = unpack_small(tmp_path)
     (folder / ASIDE).write_text("kept")
     with pytest.raises(FolderError, match="no file is overwritten"):
         conversion.convert(folder)

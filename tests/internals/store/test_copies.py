@@ -1,4 +1,4 @@
-"""Copies to a folder and to a database, and backups: what becomes of positions, and what is refused or not finished."""
+"""Copies to a folder and to a database, and backups: positions, refusals, unfinished copies."""
 
 import asyncio
 import stat
@@ -42,7 +42,7 @@ LEASED = SENT._replace(
 
 
 async def fill(target: FolderTarget, **queues: list[CopiedMessage]) -> None:
-    """Give it these queues with their messages; one that is called fifo is one."""
+    """Add these queues with their messages; the one named fifo is a FIFO queue."""
     await target.begin({"receipt_key": KEY}, now_ms=NOW_MS, last_queue=9)
     for number, (name, messages) in enumerate(queues.items(), 1):
         settings = QueueSettings(fifo=name == "fifo")
@@ -52,12 +52,12 @@ async def fill(target: FolderTarget, **queues: list[CopiedMessage]) -> None:
 
 
 def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
-    async def whole() -> None:
+    async def fill_and_finish() -> None:
         await fill(target, **queues)
         await target.finish()
 
     with FolderTarget(folder) as target:
-        asyncio.run(whole())
+        asyncio.run(fill_and_finish())
 
 
 def receipt(message: CopiedMessage, queue: int = 1) -> str:
@@ -65,8 +65,8 @@ def receipt(message: CopiedMessage, queue: int = 1) -> str:
     return ReceiptCodec(keys=[KEY]).issue(queue, *fields)
 
 
-def test_a_position_becomes_the_seq_where_it_can(tmp_path: Path) -> None:
-    """It is of the instant of sending, and no other message has it; else a message gets the next that is free."""
+def test_a_position_becomes_the_seq_if_possible(tmp_path: Path) -> None:
+    """It is possible if it is of the sending time and free; otherwise the message gets the next free seq."""
     jobs = [SENT, SENT._replace(position=5), LEASED._replace(position=AT + 1), LEASED._replace(position=AT + 9)]
     other = [LEASED, SENT._replace(position=7)]
     filled(tmp_path / "copy", jobs=jobs, other=other)
@@ -80,7 +80,7 @@ def test_a_position_becomes_the_seq_where_it_can(tmp_path: Path) -> None:
         host.check()
 
 
-def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
+def test_a_group_keeps_its_order_with_any_positions(tmp_path: Path) -> None:
     messages = [
         SENT._replace(position=AT + 9, group="g", body="a"),
         SENT._replace(position=AT + 3, group="g", body="b"),
@@ -92,8 +92,8 @@ def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
         assert host.bodies(10, queue=FIFO) == ["a", "b", "c", "d"]
 
 
-def test_positions_are_forgotten_when_no_receipt_acts_by_one(tmp_path: Path) -> None:
-    """A day after the longest retention: until then a late delete is logged. Then the message is gone for them."""
+def test_positions_are_deleted_when_no_receipt_can_act(tmp_path: Path) -> None:
+    """A day after the longest retention, because until then a late delete is logged. Afterwards, receipts are gone."""
     leased = LEASED._replace(position=5)
     filled(tmp_path / "copy", jobs=[leased])
     with hosting(tmp_path / "copy") as host:
@@ -107,8 +107,8 @@ def test_positions_are_forgotten_when_no_receipt_acts_by_one(tmp_path: Path) -> 
         assert host.delete(receipt(leased)) == [ReceiptState.GONE]
 
 
-def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:
-    """Memory has room for the bytes of a batch, and the message that goes beyond."""
+def test_large_messages_are_read_in_small_slices(tmp_path: Path) -> None:
+    """A slice has at most the bytes of a batch, and the message that exceeds them."""
     body, count = "x" * (BATCH_BYTES_MAX // 4), 10
     filled(tmp_path / "store", jobs=[SENT._replace(position=AT + each, body=body) for each in range(count)])
 
@@ -119,8 +119,8 @@ def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     assert asyncio.run(sizes()) == [4, 4, 2]
 
 
-def test_what_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
-    """No folder, nor what was to become one; and one that is there is not touched."""
+def test_an_unfinished_copy_leaves_nothing(tmp_path: Path) -> None:
+    """Neither the folder nor the unfinished one remains; an existing folder does not change."""
     with FolderTarget(tmp_path / "copy") as target:
         asyncio.run(fill(target, jobs=[SENT]))
         assert (tmp_path / "copy.unfinished").exists()
@@ -129,15 +129,17 @@ def test_what_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
         FolderTarget(tmp_path)
 
 
-def test_what_the_doctor_finds_fault_with_is_not_kept(tmp_path: Path) -> None:
+def test_a_copy_that_breaks_an_invariant_is_discarded(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="has its count, its epoch and its times"):
         filled(tmp_path / "copy", jobs=[LEASED._replace(first_received_at_ms=None)])
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("step_ms", [86_400_000, -30_000])
-def test_a_clock_that_was_set_moves_instants_and_no_receipts(tmp_path: Path, postgres_url: str, step_ms: int) -> None:
-    """A database goes by the wall clock, from which the store's time may differ."""
+def test_after_a_step_of_the_clock_a_copy_has_shown_times_and_the_same_receipts(
+    tmp_path: Path, postgres_url: str, step_ms: int
+) -> None:
+    """A database uses the wall clock, from which store time may differ."""
     with hosting(tmp_path / "store") as host:
         host.create()
         host.create(FIFO, fifo=True)
@@ -150,23 +152,23 @@ def test_a_clock_that_was_set_moves_instants_and_no_receipts(tmp_path: Path, pos
     wall_ms = host.clock.wall_ms()
     asyncio.run(set_clock(postgres_url, wall_ms))
     asyncio.run(copy_store(str(tmp_path / "store"), postgres_url, clock=host.clock))
-    there = PostgresHost(postgres_url)
-    there.advance(wall_ms - there.clock.now_ms())
-    assert [(each.body, each.sent_at_ms) for each in there.receive(10)] == [("waits", wall_ms)]
-    assert there.delete(leased.receipt) == [ReceiptState.LIVE]
-    there.put(message("c", group="g", dedup_id="c"), queue=FIFO)
-    assert there.bodies(10, queue=FIFO) == ["a", "b", "c"]
-    there.close()
+    copied_host = PostgresHost(postgres_url)
+    copied_host.advance(wall_ms - copied_host.clock.now_ms())
+    assert [(each.body, each.sent_at_ms) for each in copied_host.receive(10)] == [("waits", wall_ms)]
+    assert copied_host.delete(leased.receipt) == [ReceiptState.LIVE]
+    copied_host.put(message("c", group="g", dedup_id="c"), queue=FIFO)
+    assert copied_host.bodies(10, queue=FIFO) == ["a", "b", "c"]
+    copied_host.close()
 
 
-# What a copy to a database refuses, and what one from a database does not take along: nothing is kept then.
+# Refusals of copies to and from a database, which leave nothing.
 
 
 JOBS = CopiedQueue(1, QUEUE, QueueSettings(), 0, 0)
 
 
-def filled_there(url: str, fill: Callable[[DatabaseTarget, CopyLock, int], Awaitable[None]]) -> None:
-    """Begin a copy to an empty store, have `fill` go on at the instant that it is told, and finish."""
+def filled_database(url: str, fill: Callable[[DatabaseTarget, CopyLock, int], Awaitable[None]]) -> None:
+    """Start a copy to an empty database, call `fill` with the current time, and finish; assert that nothing remains."""
     PostgresHost.on_empty(url).close()
 
     async def run() -> None:
@@ -197,14 +199,14 @@ async def _node(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
-async def _waits(lock: CopyLock, node: Any) -> None:
+async def _blocked(lock: CopyLock, node: Any) -> None:
     blocked = "SELECT pg_backend_pid() = ANY (pg_blocking_pids($1))"
     while not await lock.connection.fetchval(blocked, node.get_server_pid()):
         pass
 
 
-def test_a_copy_that_does_not_agree_with_itself_is_not_kept(postgres_url: str) -> None:
-    """A group without a message: whatever made it, nobody should serve from it."""
+def test_an_inconsistent_copy_is_discarded(postgres_url: str) -> None:
+    """It has a group without a message."""
 
     async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
         await lock.connection.execute(
@@ -212,20 +214,20 @@ def test_a_copy_that_does_not_agree_with_itself_is_not_kept(postgres_url: str) -
         )
 
     with pytest.raises(CopyRefused, match="every group has a message"):
-        filled_there(postgres_url, fill)
+        filled_database(postgres_url, fill)
 
 
-def test_a_position_of_an_instant_to_come_is_refused(postgres_url: str) -> None:
+def test_a_position_in_the_future_is_refused(postgres_url: str) -> None:
     async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
         position = now_ms + 60_001 << 20
         message = CopiedMessage(position, b"i" * 16, "body", b"", 8, now_ms, now_ms, now_ms, receive_count=1)
         await target.add_messages(JOBS, [message])
 
     with pytest.raises(CopyRefused, match="is in the future"):
-        filled_there(postgres_url, fill)
+        filled_database(postgres_url, fill)
 
 
-def test_a_database_whose_clock_is_elsewhere_is_refused(postgres_url: str) -> None:
+def test_a_database_with_another_time_is_refused(postgres_url: str) -> None:
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
@@ -237,8 +239,8 @@ def test_a_database_whose_clock_is_elsewhere_is_refused(postgres_url: str) -> No
         asyncio.run(run())
 
 
-def test_a_node_that_is_back_while_a_database_is_copied_ends_that(postgres_url: str) -> None:
-    """It had lost its connections when the copy began, and what it is sent since would be missing."""
+def test_a_node_that_reconnects_during_a_copy_aborts_it(postgres_url: str) -> None:
+    """It had lost its connections when the copy started; later messages to it would be missing."""
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
@@ -252,7 +254,7 @@ def test_a_node_that_is_back_while_a_database_is_copied_ends_that(postgres_url: 
     asyncio.run(run())
 
 
-def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None:
+def test_a_node_that_waits_for_a_copy_does_not_abort_it(postgres_url: str) -> None:
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
@@ -260,7 +262,7 @@ def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None
             source = await DatabaseSource.open(lock)
             async with _node(postgres_url) as node:
                 keys = asyncio.create_task(node.fetch("SELECT name FROM mq.setting"))
-                await _waits(lock, node)
+                await _blocked(lock, node)
                 assert await source.deduplication_log() == []
                 await lock.commit()
                 assert len(await keys) > 0
@@ -268,8 +270,8 @@ def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None
     asyncio.run(run())
 
 
-def test_what_a_folder_does_not_take_is_named(postgres_url: str, tmp_path: Path) -> None:
-    """A reader of a queue: here, and nothing is made."""
+def test_the_error_names_rows_that_a_folder_cannot_have(postgres_url: str, tmp_path: Path) -> None:
+    """Here a source; no folder is created."""
     host = PostgresHost.on_empty(postgres_url)
     host.create()
     host.do(OpenSource(queue=QUEUE, source="reader"))
@@ -280,15 +282,15 @@ def test_what_a_folder_does_not_take_is_named(postgres_url: str, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-# A backup of a store at work: one instant of it, whole, under its name only when it is sound.
+# Backups.
 
 
 BODIES = ["x" * 100_000] * 60  # more pages than one step copies
 
 
 @pytest.mark.parametrize("name", ["copy", "copy.db"])
-def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
-    """With its leases, counts and receipts' keys; what is done between two steps of the copy is not in it."""
+def test_a_backup_of_a_running_store_is_a_snapshot(tmp_path: Path, name: str) -> None:
+    """It has leases, receive counts and receipt keys, without changes made between two steps of the backup."""
     target = tmp_path / "backups" / name
     with hosting(tmp_path / "store") as host:
         host.create()
@@ -298,12 +300,12 @@ def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
         host.send(*BODIES)
         steps: list[int] = []
 
-        def told(copied: int, pages: int) -> None:
+        def on_progress(copied: int, pages: int) -> None:
             steps.append(copied)
             host.send("meanwhile")
             host.delete(*(each.receipt for each in host.receive(1)))
 
-        facts = back_up(tmp_path / "store", target, progress=told)
+        facts = back_up(tmp_path / "store", target, progress=on_progress)
         assert len(steps) > 1, "the copy was made in one step"
     assert facts["messages"] == len(BODIES) + 2
     folder = target
@@ -319,8 +321,8 @@ def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
         assert restored.delete(first.receipt)[0].name == "LIVE"
 
 
-def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> None:
-    """Whole files, with their rights; not the lock of the process, nor what is being written. Nothing is replaced."""
+def test_a_backup_contains_the_other_files_of_the_folder(tmp_path: Path) -> None:
+    """Complete files with their permissions, except the process lock and unfinished files. Nothing is overwritten."""
     with hosting(tmp_path / "store"):
         for name in ("push.pem", "push.new"):
             (tmp_path / "store" / name).write_text("secret")
@@ -332,8 +334,8 @@ def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> N
     assert stat.S_IMODE((tmp_path / "copy" / "push.pem").stat().st_mode) == 0o600
 
 
-def test_a_copy_that_is_not_sound_is_not_kept(tmp_path: Path) -> None:
-    """Neither of a damaged store, nor of what is no database; the rest of a backup that was killed is removed."""
+def test_an_unsound_backup_is_discarded(tmp_path: Path) -> None:
+    """Of a damaged store, and of a file that is no database. The rest of a killed backup is removed."""
     (tmp_path / "copy.unfinished").mkdir()
     with hosting(tmp_path / "store") as host:
         host.create()

@@ -186,8 +186,8 @@ class Batch:
         added: list[Entry] = []
         woken, self._woken = self._woken, []
         for entry in woken:
-            goes = queue is None or (type(entry[0]) is _RECEIVE and entry[0].queue == queue)
-            (added if goes else self._woken).append(entry)
+            is_included = queue is None or (type(entry[0]) is _RECEIVE and entry[0].queue == queue)
+            (added if is_included else self._woken).append(entry)
         self._entries += added
         self._results += [None] * len(added)
         return start
@@ -244,15 +244,15 @@ class Batch:
             requests += [ReceiveRequest(slot, command) for slot, command in work.receives]
         if not requests:
             return
-        others = max(0, session.read_bytes_left - _QUEUE_BYTES_MAX) if len(requests) > 1 else 0
-        session.read_bytes_left -= others
-        for place, together in enumerate(split_receives(queue, requests, session.now_ms, self._results)):
-            if place:
+        reserved = max(0, session.read_bytes_left - _QUEUE_BYTES_MAX) if len(requests) > 1 else 0
+        session.read_bytes_left -= reserved
+        for index, group in enumerate(split_receives(queue, requests, session.now_ms, self._results)):
+            if index:
                 session.flush()
             sink = dead_letter_sink(session, queue) if queue.settings.receives_max else None
-            receive(session, queue, together, self._results, sink)
+            receive(session, queue, group, self._results, sink)
         self._has_deferred = self._has_deferred or session.read_bytes_left <= 0
-        session.read_bytes_left += others
+        session.read_bytes_left += reserved
 
     def roll_back(self, entries: deque[Entry], error: BaseException) -> None:
         """Roll back, and requeue the commands with a transaction each; a command that already had its own fails."""
@@ -262,11 +262,11 @@ class Batch:
             self._database.mark_full()
         else:
             log.error("a command failed and changed nothing" if failed else "a batch failed", exc_info=error)
-        again, self._woken = [*self._entries, *self._woken], []
-        self._entries, again = again[:failed], again[failed:]
+        requeued, self._woken = [*self._entries, *self._woken], []
+        self._entries, requeued = requeued[:failed], requeued[failed:]
         self._results = [StoreFull() if is_full else InternalError() for _ in self._entries]
-        self._singles += len(again)
-        entries.extendleft(reversed(again))
+        self._singles += len(requeued)
+        entries.extendleft(reversed(requeued))
 
     def deliver(self, until_s: float = inf) -> bool:
         """Call each ``done``, after the commit; return ``False`` to be called again, if ``until_s`` ended that.
@@ -306,7 +306,7 @@ _INSTANTS = ("_at_ms", "_until_ms")
 def _shown(result: Any, ahead_ms: int) -> Any:
     """Return a result with its instants, the fields with names that end in ``_INSTANTS``, in shown time.
 
-    A claim's page is unchanged: it already uses the difference at the claim's binding, so that rereads are identical.
+    A claim's page is unchanged: it has shown times as of the claim's binding, so that it is the same in every read.
     """
     if isinstance(result, list):
         return [_shown(each, ahead_ms) for each in result]
