@@ -1,4 +1,4 @@
-"""Nodes on PostgreSQL; and what the planner knows of the tables, with which tests of plans and costs begin."""
+"""Nodes on PostgreSQL; and the statistics and rows of tables for tests of plans and costs."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ SELECT {qp}, int4send(at), at, at, '' FROM generate_series(1, 3000) AS at;
 
 
 @pytest.fixture(autouse=True)
-def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Have all that nodes time take no time, so that no interval is longer on a busy machine; a test may set it."""
+def stopwatch(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace the stopwatch of nodes, so that intervals do not depend on the machine; a test may advance it."""
     s = [1_000.0]
     monkeypatch.setattr(node, "stopwatch_s", lambda: s[0])
     return s
@@ -44,13 +44,13 @@ def nodes(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[TwoNode
 
 @pytest.fixture
 def new_tables(postgres_url: str) -> None:
-    """Leave nothing of earlier tests in the tables: no statistics, and no rows that are deleted and still read."""
+    """Remove all traces of earlier tests from the tables: statistics and dead rows."""
     asyncio.run(_leave_tables(postgres_url, "new"))
 
 
 @pytest.fixture(params=["new", "emptied", "scattered"])
 def tables(request: pytest.FixtureRequest, postgres_url: str) -> None:
-    """Leave tables that never had rows of queues, or had some, or have one of each of many queues."""
+    """Prepare tables that never had rows of queues, or had some, or have one row for each of many queues."""
     asyncio.run(_leave_tables(postgres_url, request.param))
 
 
@@ -61,4 +61,4 @@ async def _leave_tables(url: str, kind: str) -> None:
         if kind == "emptied":
             await empty(url)
         await execute(url, "VACUUM (ANALYZE)")
-    await execute(url, "SELECT pg_stat_force_next_flush()")  # else it may tell later what it has read
+    await execute(url, "SELECT pg_stat_force_next_flush()")  # otherwise the statistics of these reads may appear later

@@ -1,4 +1,4 @@
-"""What one node at a time does, which another takes over when that one is cut off: the janitor, moves, counts."""
+"""Work that one node at a time does, and that another takes over after a failure: janitor, moves, counts."""
 
 import asyncio
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from asyncpg import DeadlockDetectedError
 
-from tests.internals.store.postgres.nodes import TwoNodes, passing, two_nodes
+from tests.internals.store.postgres.nodes import TwoNodes, running_proxy, two_nodes
 from tests.store.host import QUEUE
 from tests.store.postgres_host import (
     COUNT_ADVISORY_LOCKS,
@@ -38,11 +38,11 @@ def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
     return {table: count for table in tables or TABLES if (count := host.rows(table))}
 
 
-# What the janitor deletes.
+# Deletions by the janitor.
 
 
-def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) -> None:
-    """A group that is left empty goes, another one gives what it has next; duplicates are forgotten in time."""
+def test_janitor_deletes_messages_with_their_groups(host: PostgresHost) -> None:
+    """Deletes an empty group, recomputes another one, and deletes expired deduplication entries."""
     host.create(fifo=True, retention_s=60)
     host.send_to_groups("a1", "a2", "b1", "b2", "c1")
     host.receive(2, timeout_s=3_600)
@@ -55,7 +55,7 @@ def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) ->
     assert rows(host, "fifo_msg", "fifo_group", "accepted") == {}
 
 
-def test_dead_letters_end_by_their_first_sending(host: PostgresHost) -> None:
+def test_retention_of_dead_letters_starts_at_their_first_send(host: PostgresHost) -> None:
     pair(host, receives_max=1, retention_s=70)
     host.send(*"abc")
     host.receive(3, timeout_s=0)
@@ -66,8 +66,8 @@ def test_dead_letters_end_by_their_first_sending(host: PostgresHost) -> None:
     assert host.rows("msg") == 0
 
 
-def test_what_a_shorter_retention_had_ended_is_deleted(host: PostgresHost) -> None:
-    """Also when a longer one is in force; after that nothing is looked for any more."""
+def test_janitor_deletes_what_a_shorter_retention_ended(host: PostgresHost) -> None:
+    """Also under a longer one; after that, the sweep looks for no such messages."""
     host.create(retention_s=60)
     host.send(*"abc")
     host.advance(JANITOR_MS - 1)
@@ -82,8 +82,8 @@ def test_what_a_shorter_retention_had_ended_is_deleted(host: PostgresHost) -> No
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 @pytest.mark.parametrize("way", ["purge", "drop"])
-def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, way: str, *, fifo: bool) -> None:
-    """Down to the partition, when no statement that is under way can know of it; duplicates as long as they count."""
+def test_janitor_deletes_rows_of_purged_and_deleted_queues(host: PostgresHost, way: str, *, fifo: bool) -> None:
+    """The partition too, once no statement can use it; deduplication entries when they expire."""
     host.create(receives_per_s_max=100, fifo=fifo)
     host.send_to_groups("a1", "a2", "b1", "c1", "d1")
     host.do(commands.Receive(queue=QUEUE, attempt_id="x" if fifo else None))
@@ -92,13 +92,13 @@ def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, way: str
     assert rows(host, "msg", "fifo_msg", "fifo_group") == {}
     assert host.values(_RETIRED) == [1]
     host.advance(300_000)
-    is_left = way == "purge"  # the first partition, under which the queue remembers
+    is_left = way == "purge"  # the first partition has the deduplication entries
     assert host.values(_RETIRED) == [is_left]
     assert set(rows(host)) <= {"throttle", "in_flight"} if is_left else rows(host) == {}
 
 
-def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost) -> None:
-    """It looks again, as any other node may; what it could not read is in the log."""
+def test_failed_sweep_releases_the_janitor_lock(host: PostgresHost) -> None:
+    """The error is logged, and any node may sweep next."""
     host.create(retention_s=60)
     host.send("a")
     host.values("UPDATE mq.queue SET settings = '{'")
@@ -110,11 +110,11 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     assert host.rows("msg") == 0
 
 
-# Whose turn it is.
+# The janitor's lock.
 
 
-async def _gone(host: PostgresHost) -> None:
-    """Return when nobody holds the lock; the server takes a moment to notice."""
+async def _wait_released(host: PostgresHost) -> None:
+    """Wait until no session holds the lock; the server takes a moment to release it."""
     async with connected(host.url) as connection, asyncio.timeout(60):
         while await connection.fetchval(COUNT_ADVISORY_LOCKS):
             pass
@@ -124,22 +124,22 @@ def sweeping(nodes: TwoNodes) -> list[Any]:
     return [node for node in (nodes.first, nodes.other) if node.janitor_lock.is_held]
 
 
-def test_one_node_has_the_turn_and_another_takes_it_over(nodes: TwoNodes) -> None:
-    """When its connection ends; so no two nodes sweep at a time, and one always does."""
+def test_lost_connection_passes_the_janitor_lock_on(nodes: TwoNodes) -> None:
+    """No two nodes sweep at a time."""
     nodes.host.create(retention_s=60)
     nodes.advance(JANITOR_MS)
     (first,) = sweeping(nodes)
     nodes.host.send(*"abc")
     nodes.host.in_loop(first.stop_background)
-    nodes.host.run(_gone(nodes.host))
+    nodes.host.run(_wait_released(nodes.host))
     nodes.advance(JANITOR_MS)
     (second,) = sweeping(nodes)
     assert second is not first
     assert nodes.host.rows("msg") == 0
 
 
-def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
-    """After as long as a command waits; when it speaks again the janitor goes on."""
+def test_sweep_on_a_silent_server_times_out(host: PostgresHost) -> None:
+    """When the server replies again, the janitor continues."""
 
     async def swept(node: PostgresEngine) -> bool:
         async with asyncio.timeout(60):
@@ -149,20 +149,20 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
 
     async def play() -> None:
         cast(PostgresEngine, host.engine).stop_background()
-        async with passing(host.url) as proxy:
+        async with running_proxy(host.url) as proxy:
             node = await open_engine(proxy.url, clock=host.clock, options=HASTY)
             assert await swept(node)
-            proxy.swallows = True
+            proxy.drops_all = True
             assert not await swept(node)
-            proxy.swallows = False
-            await _gone(host)
+            proxy.drops_all = False
+            await _wait_released(host)
             assert await swept(node)
             await node.close()
 
     host.run(play())
 
 
-def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) -> None:
+def test_node_closed_while_connecting_releases_the_lock(host: PostgresHost) -> None:
     async def end_at_once() -> Any:
         host.clock.advance(JANITOR_MS)
         await asyncio.sleep(0)
@@ -173,8 +173,8 @@ def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) 
     assert host._runner.run(end_at_once()) == 0
 
 
-def end_in_its_work(nodes: TwoNodes, *, time_ms: int, command: commands.Command | None = None) -> None:
-    """Let time pass, and ask for something; end the connections that then come to the messages."""
+def terminate_in_work(nodes: TwoNodes, *, time_ms: int, command: commands.Command | None = None) -> None:
+    """Let time pass and submit a command; terminate the connections that then work on messages."""
 
     async def end() -> None:
         async with connected(nodes.host.url) as connection:
@@ -191,13 +191,13 @@ def end_in_its_work(nodes: TwoNodes, *, time_ms: int, command: commands.Command 
     nodes.advance(0)
 
 
-def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:
-    """In the middle of a sweep, which one node does; whoever looks first has it then, and sweeps."""
+def test_terminated_janitor_is_replaced(nodes: TwoNodes) -> None:
+    """In the middle of a sweep; the next node that tries has the lock, and sweeps."""
     nodes.host.create(retention_s=60)
     nodes.advance(JANITOR_MS)
     nodes.host.send(*"abc")
     assert len(sweeping(nodes)) == 1
-    end_in_its_work(nodes, time_ms=JANITOR_MS)
+    terminate_in_work(nodes, time_ms=JANITOR_MS)
     nodes.until(lambda: len(sweeping(nodes)) <= 1)
     nodes.advance(JANITOR_MS)
     assert len(sweeping(nodes)) == 1
@@ -205,40 +205,40 @@ def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:
     assert nodes.host.rows("msg") == 0
 
 
-def test_a_count_that_is_cut_off_is_taken_over(postgres_url: str) -> None:
-    """A node that has taken it upon itself, and told nothing within a second, is waited for no longer."""
+def test_terminated_count_is_repeated_by_another_node(postgres_url: str) -> None:
+    """Another node waits at most a second for the count of the first one."""
     with two_nodes(postgres_url, options=replace(RESTLESS, in_flight_max=2, in_flight_counted_max=0)) as nodes:
         nodes.host.create()
         nodes.host.send(*"abcd")
         assert len(nodes.host.receive(1, timeout_s=100)) == 1
-        end_in_its_work(nodes, time_ms=1_000, command=commands.Receive(queue=QUEUE))
+        terminate_in_work(nodes, time_ms=1_000, command=commands.Receive(queue=QUEUE))
         nodes.advance(1_000)
-        assert len(nodes.do_there(commands.Receive(queue=QUEUE, count=10, timeout_s=100)).messages) == 1
-        assert nodes.do_there(commands.Receive(queue=QUEUE, count=10)).messages == []
+        assert len(nodes.do_at_other(commands.Receive(queue=QUEUE, count=10, timeout_s=100)).messages) == 1
+        assert nodes.do_at_other(commands.Receive(queue=QUEUE, count=10)).messages == []
 
 
-def test_a_node_that_vanishes_is_noticed_by_the_server() -> None:
-    """Within a minute, without a word from it: what its connections hold is then free."""
+def test_server_drops_connections_of_a_vanished_node() -> None:
+    """Within a minute, by keepalives; then their locks are free."""
     idle_s, interval_s, count = (int(SETTINGS[f"tcp_keepalives_{name}"]) for name in ("idle", "interval", "count"))
     assert idle_s + interval_s * count <= 60
 
 
-# Move tasks: any node goes on with them, and one at a time.
+# Move tasks: any node continues them, one at a time.
 
 
-def move(nodes: TwoNodes, messages: int, *, rate: int) -> None:
-    """Begin to move so many dead letters."""
+def start_move(nodes: TwoNodes, messages: int, *, rate: int) -> None:
+    """Start to move so many dead letters."""
     pair(nodes.host, receives_max=1)
     dead_letter(nodes.host, *(str(number) for number in range(messages)))
     nodes.advance(POLL_MS)
     start(nodes.host, rate=rate)
 
 
-def test_a_move_task_that_is_cut_off_goes_on(nodes: TwoNodes) -> None:
-    """The slice is rolled back with its node's connection; nothing is lost, doubled or miscounted."""
-    move(nodes, 60, rate=50)
+def test_terminated_move_task_continues(nodes: TwoNodes) -> None:
+    """The slice is rolled back; no message is lost, moved twice or miscounted."""
+    start_move(nodes, 60, rate=50)
     for _ in range(3):
-        end_in_its_work(nodes, time_ms=1_000)
+        terminate_in_work(nodes, time_ms=1_000)
     assert latest(nodes.host).status is MoveStatus.RUNNING
     assert finish(nodes.host).messages_moved == 60
     found = [each.body for each in nodes.host.receive(100)]
@@ -246,7 +246,7 @@ def test_a_move_task_that_is_cut_off_goes_on(nodes: TwoNodes) -> None:
     assert nodes.host.counts(DEAD) == (0, 0, 0)
 
 
-def test_a_task_goes_on_when_its_node_is_gone(nodes: TwoNodes) -> None:
+def test_move_task_continues_on_another_node(nodes: TwoNodes) -> None:
     pair(nodes.host, receives_max=1)
     dead_letter(nodes.host, *"abcd")
     start(nodes.host, rate=2)
@@ -261,8 +261,8 @@ def test_a_task_goes_on_when_its_node_is_gone(nodes: TwoNodes) -> None:
 
 
 @pytest.mark.parametrize("error", [InternalError, StoreUnavailable, OSError, DeadlockDetectedError])
-def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Exception]) -> None:
-    """Whatever failed it; a node that looked no more would leave everything to the others."""
+def test_failed_step_is_repeated(host: PostgresHost, error: type[Exception]) -> None:
+    """After any error; otherwise the node would leave all background work to others."""
     steps: list[int] = []
     tasks: list[asyncio.Future[None]] = []
 
@@ -283,9 +283,9 @@ def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Excepti
     assert steps == [0, 1]
 
 
-def test_two_nodes_at_a_task_move_no_message_twice_and_keep_its_rate(nodes: TwoNodes) -> None:
-    move(nodes, 20, rate=10)
-    nodes.host.in_loop(nodes.other.workers[MoveStep].schedule)  # else it looks within ten seconds
+def test_two_nodes_share_a_move_task_and_its_rate(nodes: TwoNodes) -> None:
+    start_move(nodes, 20, rate=10)
+    nodes.host.in_loop(nodes.other.workers[MoveStep].schedule)  # otherwise it polls within ten seconds
     for _ in range(100):
         nodes.advance(PAUSE_MS)
     assert 9 <= latest(nodes.host).messages_moved <= 11

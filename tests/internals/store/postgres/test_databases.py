@@ -1,4 +1,4 @@
-"""The databases of a store: they are added and removed beside running nodes, and the home alone is named."""
+"""The databases of a store: adding and removing them while nodes run, with only the home in the settings."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -37,7 +37,7 @@ def urls(postgres_url: str) -> Iterator[list[str]]:
 
 @pytest.fixture
 def host(urls: list[str]) -> Iterator[ShardsHost]:
-    """Return a node on the first of them alone; the second has the test's clock, too."""
+    """A node with only the first database in its settings; the second one has the test's clock, too."""
     with hosting_shards(urls[:1]) as opened:
         opened.urls = urls
         opened.given = 1
@@ -57,7 +57,7 @@ async def another(host: ShardsHost, *urls: str) -> AsyncIterator[Shards]:
         await opened.close()
 
 
-def refused(host: ShardsHost, work: Any) -> str:
+def refusal(host: ShardsHost, work: Any) -> str:
     async def attempt() -> str:
         with pytest.raises(StoreError) as found:
             await work
@@ -66,7 +66,7 @@ def refused(host: ShardsHost, work: Any) -> str:
     return host.run(attempt())
 
 
-def test_a_running_node_takes_in_what_is_added(host: ShardsHost) -> None:
+def test_running_node_opens_an_added_database(host: ShardsHost) -> None:
     host.create(QUEUE)
     add(host)
     host.advance(REFRESH_MS)
@@ -75,8 +75,8 @@ def test_a_running_node_takes_in_what_is_added(host: ShardsHost) -> None:
     assert host.do(commands.ListQueues(account="000000000000")).names == ["jobs", "later"]
 
 
-def test_a_node_that_has_not_looked_finds_what_another_made(host: ShardsHost) -> None:
-    """At once: a queue that is not at home is looked for, and so is its database."""
+def test_node_finds_a_queue_in_a_database_it_does_not_know(host: ShardsHost) -> None:
+    """A lookup of a queue that is not at the home reads the list of databases."""
 
     async def make() -> None:
         async with another(host) as other:
@@ -94,7 +94,7 @@ def test_a_node_that_has_not_looked_finds_what_another_made(host: ShardsHost) ->
     assert woken
 
 
-def test_two_nodes_of_which_one_has_not_looked_make_one_queue(host: ShardsHost) -> None:
+def test_node_with_an_old_list_creates_no_second_queue(host: ShardsHost) -> None:
     async def make() -> None:
         create = commands.CreateQueue(queue=LATER)
         async with another(host) as other:
@@ -107,8 +107,8 @@ def test_two_nodes_of_which_one_has_not_looked_make_one_queue(host: ShardsHost) 
     assert host.do(commands.ShowQueue(queue=LATER)).queue == LATER
 
 
-def test_what_is_removed_takes_no_queue_any_more(host: ShardsHost) -> None:
-    """From that moment on, also of a node that does not know it; its place is not given again."""
+def test_removed_database_gets_no_new_queue(host: ShardsHost) -> None:
+    """Also from a node that has not read the list again; the place is not reused."""
     add(host)
     host.advance(REFRESH_MS)
     host.create(QUEUE)
@@ -127,38 +127,38 @@ def test_what_is_removed_takes_no_queue_any_more(host: ShardsHost) -> None:
     assert list(host.engine.shards) == [0, 2]
 
 
-def test_only_an_empty_database_is_removed(host: ShardsHost) -> None:
-    """Not with a queue, nor while messages are on their way from it; what is refused changes nothing."""
+def test_only_an_empty_database_can_be_removed(host: ShardsHost) -> None:
+    """Not with a queue, or with messages in its outbox; a refusal changes nothing."""
     add(host)
     host.advance(REFRESH_MS)
     for name in (QUEUE, LATER):
         host.create(name)
     remove = host.urls[0], "2"
-    assert "has queues (1): move their messages elsewhere, and delete them first" in refused(
+    assert "has queues (1): move their messages elsewhere, and delete them first" in refusal(
         host, databases.remove(*remove)
     )
-    assert "No database '7' can be removed: there are 2 (postgresql://" in refused(
+    assert "No database '7' can be removed: there are 2 (postgresql://" in refusal(
         host, databases.remove(host.urls[0], "7")
     )
-    assert "the home, which cannot be removed" in refused(host, databases.remove(host.urls[0], "1"))
+    assert "the home, which cannot be removed" in refusal(host, databases.remove(host.urls[0], "1"))
     host.send("a", queue=LATER)
     assert [each.queues for each in host.run(databases.list_databases(host.urls[0]))] == [1, 1]
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_messages_on_their_way_keep_it(host: ShardsHost, place: int) -> None:
+def test_database_with_relayed_messages_cannot_be_removed(host: ShardsHost, place: int) -> None:
     add(host)
     query = (
         "INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings, seqs)"
         f" VALUES (999, 7, 'gone', {1 - place}, 8, 'gone', '', '{{1}}')"
     )
     host.values(query, url=host.urls[place])
-    said = refused(host, databases.remove(host.urls[0], "2"))
+    said = refusal(host, databases.remove(host.urls[0], "2"))
     assert ("are on their way to other" if place else "Messages are on their way to") in said
 
 
-def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) -> None:
-    """As they do from a queue that is gone: a node may have known the queue a moment longer."""
+def test_messages_for_a_removed_database_return(host: ShardsHost) -> None:
+    """As for a deleted queue: a node may have cached the queue."""
     add(host)
     host.advance(REFRESH_MS)
     host.create(QUEUE)
@@ -166,18 +166,18 @@ def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) 
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
     host.receive(1, timeout_s=0)
-    host.engine.shards[0].catalog.outbox.stop()  # nothing is relayed
+    host.engine.shards[0].catalog.outbox.stop()  # no relay
     assert host.receive(1) == []
     host.drop(DEAD)
-    host.values("UPDATE mq.database SET removed = true")  # all the same
+    host.values("UPDATE mq.database SET removed = true")  # although messages are on their way
     host.reopen()
     host.advance(CLAIM_MS + POLL_MS)
     host.advance(POLL_MS)
     assert host.receive_one().body == "a"
 
 
-def test_a_list_makes_them_known(host: ShardsHost) -> None:
-    """By the first start with it; another one may then name the home alone."""
+def test_start_with_a_list_registers_its_databases(host: ShardsHost) -> None:
+    """After that, another node needs only the home."""
     host.given = 2
     host.reopen()
     host.create(QUEUE)
@@ -187,8 +187,8 @@ def test_a_list_makes_them_known(host: ShardsHost) -> None:
     assert (host.place_of(LATER), list(host.engine.shards)) == (1, [0, 1])
 
 
-def test_two_nodes_with_lists_agree(host: ShardsHost, new_database: str) -> None:
-    """With one list they are one store; of two lists one is refused, and the database stays free."""
+def test_two_starts_with_lists_agree(host: ShardsHost, new_database: str) -> None:
+    """With the same list, they are one store; of two different lists, one is refused, and its database stays free."""
     asyncio.run(prepare(new_database))
 
     async def start(*lists: list[str]) -> list[Any]:
@@ -207,7 +207,7 @@ def test_two_nodes_with_lists_agree(host: ShardsHost, new_database: str) -> None
     assert len(host.values("SELECT url FROM mq.database")) == 1
 
 
-def test_two_operators_at_once_are_served_in_turn(host: ShardsHost, new_database: str) -> None:
+def test_concurrent_additions_get_different_places(host: ShardsHost, new_database: str) -> None:
     asyncio.run(prepare(new_database))
 
     async def add_all() -> list[int]:
@@ -220,8 +220,8 @@ def test_two_operators_at_once_are_served_in_turn(host: ShardsHost, new_database
     assert {*numbers} == {2, 3}
 
 
-def test_what_cannot_be_added_is_refused(host: ShardsHost, new_database: str) -> None:
-    """A database with queues, one of another store, the home itself, and one that is not there."""
+def test_additions_that_are_refused(host: ShardsHost, new_database: str) -> None:
+    """A database with queues, one of another store, the home, and one that does not exist."""
     asyncio.run(prepare(new_database))
 
     async def serve_alone() -> None:
@@ -229,16 +229,16 @@ def test_what_cannot_be_added_is_refused(host: ShardsHost, new_database: str) ->
             await execute(other, commands.CreateQueue(queue=QUEUE))
 
     host.run(serve_alone())
-    assert "belongs to another store" in refused(host, databases.add(host.urls[0], new_database))
-    assert "is the first database of the store itself" in refused(host, databases.add(host.urls[0], host.urls[0]))
+    assert "belongs to another store" in refusal(host, databases.add(host.urls[0], new_database))
+    assert "is the first database of the store itself" in refusal(host, databases.add(host.urls[0], host.urls[0]))
     nowhere = "postgresql://u@127.0.0.1:1/x"
-    assert f"{nowhere} cannot be used: " in refused(host, databases.add(host.urls[0], nowhere))
+    assert f"{nowhere} cannot be used: " in refusal(host, databases.add(host.urls[0], nowhere))
     host.values("DELETE FROM mq.setting WHERE name = 'store'", url=new_database)
-    assert "has queues of its own" in refused(host, databases.add(host.urls[0], new_database))
+    assert "has queues of its own" in refusal(host, databases.add(host.urls[0], new_database))
     assert host.values("SELECT place FROM mq.database") == []
 
 
-def test_an_address_that_changed_is_given_anew(host: ShardsHost) -> None:
+def test_changed_address_replaces_the_old_one(host: ShardsHost) -> None:
     add(host)
     host.advance(REFRESH_MS)
     host.create(QUEUE)
@@ -250,18 +250,18 @@ def test_an_address_that_changed_is_given_anew(host: ShardsHost) -> None:
     assert host.engine.shards[1] is not before
     woken.clear()
     send = commands.Send(queue=LATER, messages=(message("a"),))
-    host.run(execute(host.engine.shards[1], send))  # as what arrives from another one
+    host.run(execute(host.engine.shards[1], send))  # as a message that arrives from another database
     assert woken
     assert host.receive_one(queue=LATER).body == "a"
 
 
-def test_a_list_of_before_waits_for_its_urls(host: ShardsHost) -> None:
-    """A home that knows only how many there are says what to do, and serves nobody half."""
+def test_store_without_urls_does_not_start(host: ShardsHost) -> None:
+    """A home of an earlier version knows the number of databases only; the error says what to do."""
     host.given = 2
     host.reopen()
     host.values("UPDATE mq.database SET url = NULL")
     one = Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
-    assert "does not know the URL of database 2 of its store" in refused(host, one)
+    assert "does not know the URL of database 2 of its store" in refusal(host, one)
     host.reopen()
     assert host.values("SELECT url IS NULL FROM mq.database") == [False]
 
@@ -269,10 +269,10 @@ def test_a_list_of_before_waits_for_its_urls(host: ShardsHost) -> None:
 # While the home is down.
 
 
-def test_a_node_starts_by_the_last_list_while_the_home_is_down(
+def test_node_starts_from_the_saved_list_while_the_home_is_down(
     urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It serves what is elsewhere; without the list it says that the home cannot be used."""
+    """It serves the other databases; without the list, the home cannot be used."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with temporary_folder() as folder, PostgresServer(folder / "home", settings={"fsync": "off"}) as server:
         asyncio.run(prepare(server.url))
@@ -291,10 +291,10 @@ def test_a_node_starts_by_the_last_list_while_the_home_is_down(
             assert "postgres" in kept.read_text()
             kept.unlink()
             one = Shards.open([server.url], clock=host.clock, options=IMPATIENT)
-            assert " cannot be used: " in refused(host, one)
+            assert " cannot be used: " in refusal(host, one)
 
 
-def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
+def test_node_serves_without_saving_the_list(
     host: ShardsHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "veilmq").write_text("a file")
@@ -312,10 +312,10 @@ def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
 # Passwords.
 
 
-def test_no_password_is_kept(
+def test_passwords_are_not_stored(
     urls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither of a list nor of one that is added; where nothing else has it, it would be lost, and that is said."""
+    """Neither those of a list nor of an added database; a database that needs the password in its URL is refused."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "pgpass"))
     with temporary_folder() as folder, PostgresServer(folder / "second") as server:
@@ -327,7 +327,7 @@ def test_no_password_is_kept(
         asyncio.run(prepare(server.url))
         guarded, added = (f"postgresql://guarded:s3cret@{server.authority}/{name}" for name in ("postgres", "added"))
         host = ShardsHost([urls[0], guarded])
-        assert "accepts no connection without the password in the URL" in refused(host, databases.add(urls[0], added))
+        assert "accepts no connection without the password in the URL" in refusal(host, databases.add(urls[0], added))
         (tmp_path / "pgpass").write_text(f"127.0.0.1:{server.port}:*:guarded:s3cret\n")
         (tmp_path / "pgpass").chmod(0o600)
         assert host.run(databases.add(urls[0], added)).number == 3
@@ -335,7 +335,7 @@ def test_no_password_is_kept(
         assert kept == [guarded.replace(":s3cret", ""), added.replace(":s3cret", "")]
         host.given = 1
         host.urls[1] = kept[0]
-        host.reopen()  # by what pgpass says
+        host.reopen()  # with the password from .pgpass
         assert len(host.engine.shards) == 3
         (file,) = (tmp_path / "veilmq").iterdir()
         host.close()

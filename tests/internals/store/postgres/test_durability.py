@@ -1,4 +1,4 @@
-"""What each command waits for, as PostgreSQL saw it when the rows were written; and what a node says of its server."""
+"""The synchronous_commit of each command, recorded when rows are written; and what a node logs about it."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def watching(host: PostgresHost) -> Iterator[PostgresHost]:
 
 @pytest.fixture
 def watched(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node that runs with `STANDARD`, two queues and one of dead letters; who writes is seen."""
+    """A node with `STANDARD`, two queues and a dead-letter queue; writes are recorded."""
     with hosting_postgres(postgres_url, options=STANDARD) as host, watching(host):
         host.create(DEAD)
         host.create(QUEUE, dead_letter_queue=DEAD, receives_max=2)
@@ -67,10 +67,10 @@ def send(host: PostgresHost, queue: str) -> object:
 
 
 @pytest.mark.parametrize(("queue", "level"), [(QUEUE, "off"), (FIFO, "on")])
-def test_receives_changes_and_deletes_of_standard_queues_do_not_wait(
+def test_receives_changes_and_deletes_on_standard_queues_do_not_wait(
     watched: PostgresHost, queue: str, level: str
 ) -> None:
-    """Sends do, and everything on FIFO queues, and what the node does when it first hears of the queue."""
+    """Sends do, also all commands on FIFO queues, and the first lookup of a queue."""
     assert seen(watched, lambda: send(watched, queue)) == {"on"}
     watched.reopen()
     held: list[ReceivedMessage] = []
@@ -80,7 +80,7 @@ def test_receives_changes_and_deletes_of_standard_queues_do_not_wait(
     assert seen(watched, lambda: watched.delete(held[1].receipt, queue=queue)) == {level}
 
 
-def test_dead_letters_go_with_the_receive_that_found_them(watched: PostgresHost) -> None:
+def test_dead_letters_commit_with_their_receive(watched: PostgresHost) -> None:
     send(watched, QUEUE)
     for _ in range(2):
         watched.change(watched.receive_one().receipt, 0)
@@ -88,8 +88,8 @@ def test_dead_letters_go_with_the_receive_that_found_them(watched: PostgresHost)
     assert watched.counts(DEAD) == (1, 0, 0)
 
 
-def test_what_moves_messages_or_queues_waits(watched: PostgresHost) -> None:
-    """A forward, a move task with its slices, a purge, changes of a queue, its end."""
+def test_moves_and_queue_commands_wait(watched: PostgresHost) -> None:
+    """A forward, a move task with its slices, a purge, changes and the deletion of a queue."""
     send(watched, QUEUE)
     entries = (ForwardEntry(receipt=watched.receive_one().receipt, target=DEAD),)
     assert seen(watched, lambda: watched.do(Forward(queue=QUEUE, entries=entries))) == {"on"}
@@ -106,7 +106,7 @@ def test_what_moves_messages_or_queues_waits(watched: PostgresHost) -> None:
         assert seen(watched, lambda command=command: watched.do(command)) == {"on"}  # type: ignore[misc]
 
 
-def test_a_queue_that_became_a_fifo_queue_meanwhile_waits(watched: PostgresHost) -> None:
+def test_queue_recreated_as_fifo_waits(watched: PostgresHost) -> None:
     send(watched, QUEUE)
     watched.receive(1)
     send(watched, FIFO)
@@ -139,10 +139,10 @@ def set_to(host: PostgresHost, level: str) -> Iterator[None]:
     ("level", "waits"),
     [("off", "on"), ("local", "on"), ("on", "on"), ("remote_write", "remote_write"), ("remote_apply", "remote_apply")],
 )
-def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
+def test_strict_keeps_the_operators_setting_unless_it_is_weaker(
     host: PostgresHost, caplog: pytest.LogCaptureFixture, level: str, waits: str
 ) -> None:
-    """Nobody's standbys are waited for in another way than he said; what is raised is said when a node begins."""
+    """A node logs at its start that it raises the setting."""
     with set_to(host, level), caplog.at_level(logging.INFO):
         assert host.run(settings_of(host, "synchronous_commit")) == [waits, waits]
     assert f"durable here, without waiting for a standby (synchronous_commit {waits})" in caplog.text
@@ -163,7 +163,7 @@ async def settings_of(host: PostgresHost, name: str) -> list[str]:
         await database.close()
 
 
-def test_what_a_promise_says() -> None:
+def test_description_of_durability() -> None:
     good = CommitDurability(
         mode=Durability.STRICT, waits="on", set_to="on", standbys="ANY 1 (*)", fsync=True, full_page_writes=True
     )
@@ -177,6 +177,6 @@ def test_what_a_promise_says() -> None:
     assert "SET full_page_writes = on" in warning
 
 
-def test_statements_see_what_was_committed(host: PostgresHost) -> None:
-    """Whatever else the operator has set for the database: the engine relies on it."""
+def test_statements_read_committed_rows(host: PostgresHost) -> None:
+    """The isolation level is set, whatever the default of the database."""
     assert host.run(settings_of(host, "transaction_isolation")) == ["read committed"] * 2

@@ -1,4 +1,4 @@
-"""The event log where several nodes write and export it: each event once, whichever of them ends in the middle."""
+"""The event log of several nodes: each event is written and exported once, also if nodes fail."""
 
 import asyncio
 import threading
@@ -67,10 +67,8 @@ def exported(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("settings", "groups"), [({}, 0), ({}, 5), ({"fifo": True}, 5)], ids=["standard", "fair", "fifo"]
 )
-def test_each_receipt_ends_once_whichever_nodes_are_at_it(
-    host: PostgresHost, settings: dict[str, Any], groups: int
-) -> None:
-    """Some messages are deleted, some released, some left to expire; meanwhile events are numbered."""
+def test_each_receipt_ends_once_with_several_nodes(host: PostgresHost, settings: dict[str, Any], groups: int) -> None:
+    """Messages are deleted, released or expire, while events are numbered."""
     host.create(BUSY, **settings)
     for number in range(MESSAGES):
         host.put(message(str(number), group=str(number % groups) if groups else None, dedup_id=str(number)), queue=BUSY)
@@ -101,8 +99,8 @@ def test_each_receipt_ends_once_whichever_nodes_are_at_it(
 # Numbers.
 
 
-def test_what_commits_late_gets_a_later_number(host: PostgresHost) -> None:
-    """Though its place was taken before; nothing is passed over, and no number is left out."""
+def test_late_commit_gets_a_later_number(host: PostgresHost) -> None:
+    """Although its place in the table is earlier; no event is skipped, and no number is missing."""
 
     async def work() -> None:
         async with connected(host.url) as late, connected(host.url) as early:
@@ -119,7 +117,7 @@ def test_what_commits_late_gets_a_later_number(host: PostgresHost) -> None:
     assert outcomes(host) == [("deleted", 0)] * 2
 
 
-def test_a_statement_that_is_rolled_back_leaves_no_event(host: PostgresHost) -> None:
+def test_rolled_back_statement_writes_no_event(host: PostgresHost) -> None:
     host.send("a")
     receipt = host.receive_one().receipt
     host.values("ALTER TABLE mq.event ADD CONSTRAINT full_disk CHECK (false) NOT VALID")
@@ -134,8 +132,8 @@ def test_a_statement_that_is_rolled_back_leaves_no_event(host: PostgresHost) -> 
     assert outcomes(host) == [("deleted", 0)]
 
 
-def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receive comes after the look at the message, which found its lease ended and nothing more."""
+def test_late_delete_overtaken_by_a_receive_is_logged(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receive follows the delete's check, which found only that the lease had ended."""
     host.create(BUSY, fifo=True)
     host.put(message("a", group="g", dedup_id="a"), queue=BUSY)
     (got,) = host.receive(queue=BUSY, timeout_s=1)
@@ -151,7 +149,7 @@ def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, m
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
-def test_what_is_kept_for_late_deletes_goes_with_its_queue(host: PostgresHost) -> None:
+def test_expired_receipts_are_deleted_with_their_queue(host: PostgresHost) -> None:
     host.send("a", "b")
     host.receive(2, timeout_s=1)
     host.advance(2_000)
@@ -168,22 +166,22 @@ def test_what_is_kept_for_late_deletes_goes_with_its_queue(host: PostgresHost) -
     assert len(outcomes(host)) == 5
 
 
-# Turns.
+# The export lock.
 
 
 @asynccontextmanager
-async def taking_turns(host: PostgresHost) -> AsyncIterator[tuple[Any, EventRange, asyncio.Task[Any]]]:
-    """Have the turn, and another node wait for it; yield that, the range that was planned, and what it waits for."""
+async def exporting_nodes(host: PostgresHost) -> AsyncIterator[tuple[Any, EventRange, asyncio.Task[Any]]]:
+    """Let a node hold the export lock and another wait; yield the first one, its planned range and the waiting task."""
     async with host.others() as (node,):
         planned = await execute(host.engine, PLAN)
         yield node, planned, asyncio.ensure_future(execute(node, PLAN))
 
 
-def test_one_node_exports_and_the_others_wait_for_it(host: PostgresHost) -> None:
+def test_one_node_exports_while_others_wait(host: PostgresHost) -> None:
     cycle(host, 2)
 
     async def work() -> None:
-        async with taking_turns(host) as (_, planned, waiting):
+        async with exporting_nodes(host) as (_, planned, waiting):
             await execute(host.engine, CountEvents())
             assert not waiting.done()
             await execute(host.engine, ForgetEvents(last=planned.last))
@@ -193,17 +191,14 @@ def test_one_node_exports_and_the_others_wait_for_it(host: PostgresHost) -> None
 
 
 @pytest.mark.parametrize("already_read", [None, 0, 1], ids=["not at all", "from its beginning", "in its middle"])
-def test_a_node_that_does_nothing_with_its_turn_loses_it(host: PostgresHost, already_read: int | None) -> None:
-    """It may still come to it: what it forgets then is forgotten already, and a range is not read as an empty one.
-
-    Files of what is left would take the place of those that are whole.
-    """
+def test_idle_exporter_loses_the_lock(host: PostgresHost, already_read: int | None) -> None:
+    """If it continues later, it does not read its deleted range as empty: those files would replace complete ones."""
     for _ in range(2):  # two batches
         cycle(host, 1)
         host.do(CountEvents())
 
     async def work() -> None:
-        async with taking_turns(host) as (node, first, waiting):
+        async with exporting_nodes(host) as (node, first, waiting):
             host.clock.advance(60_000)
             assert await waiting == first == EventRange(node=first.node, first=1, last=2)
             await execute(node, ForgetEvents(last=first.last))
@@ -217,19 +212,19 @@ def test_a_node_that_does_nothing_with_its_turn_loses_it(host: PostgresHost, alr
     assert host.do(CountEvents()).exported == 2
 
 
-def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_the_export_lock_times_out(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.store.postgres.engine._EXPORT_LOCK_S_MAX", 0.05)
     cycle(host, 1)
 
     async def work() -> None:
-        async with taking_turns(host) as (_, _, waiting):
+        async with exporting_nodes(host) as (_, _, waiting):
             with pytest.raises(ExportedElsewhere, match="Another node"):
                 await waiting
 
     host.run(work())
 
 
-def test_a_node_that_ends_while_it_takes_its_turn_leaves_it(host: PostgresHost) -> None:
+def test_node_closed_while_acquiring_releases_the_export_lock(host: PostgresHost) -> None:
     async def end_at_once() -> tuple[int, Any]:
         planned = asyncio.ensure_future(execute(host.engine, PLAN))
         await asyncio.sleep(0)
@@ -243,8 +238,8 @@ def test_a_node_that_ends_while_it_takes_its_turn_leaves_it(host: PostgresHost) 
     assert isinstance(answer, ShuttingDown)
 
 
-class Stuck(Target):
-    """A folder whose writer puts one file, and then hangs until it is let go on."""
+class HangingTarget(Target):
+    """A folder whose writer puts one file, and then hangs until it is released."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(fs.LocalFileSystem(), str(folder), local=True)
@@ -260,12 +255,12 @@ class Stuck(Target):
         super().put(folder, name, table)
 
 
-def test_a_node_that_ends_in_the_middle_of_an_export_leaves_it_to_another(host: PostgresHost, tmp_path: Path) -> None:
-    """Both put the same files, whole, in whatever order: each event is there once."""
+def test_interrupted_export_continues_on_another_node(host: PostgresHost, tmp_path: Path) -> None:
+    """Both nodes put the same complete files, so each event is there once."""
     cycle(host, 3)
     host.advance(HOUR_MS)  # another file
     cycle(host, 3)
-    stuck = Stuck(tmp_path)
+    stuck = HangingTarget(tmp_path)
 
     async def work() -> None:
         async with host.others() as (node,):
@@ -278,7 +273,7 @@ def test_a_node_that_ends_in_the_middle_of_an_export_leaves_it_to_another(host: 
             assert exported(tmp_path) == [1, 2, 3, 4, 5, 6]
             stuck.may_go_on.set()
             await asyncio.gather(flush, return_exceptions=True)
-        host.clock.advance(10_000)  # a node that has found no connection rests for a while
+        host.clock.advance(10_000)  # a node without a connection pauses
 
     host.run(work())
     assert exported(tmp_path) == [1, 2, 3, 4, 5, 6]

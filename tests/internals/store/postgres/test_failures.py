@@ -1,4 +1,4 @@
-"""What goes wrong between a node and its database, what is in each other's way, and what whoever asked is told."""
+"""Failures between a node and its database, conflicts between nodes, and the errors that clients get."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
-from tests.internals.store.postgres.nodes import Proxy, passing
+from tests.internals.store.postgres.nodes import Proxy, running_proxy
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import HOT as HOT_COMMANDS
 from tests.store.host import QUEUE, message
@@ -51,7 +51,7 @@ from veilmq.testing import VirtualClock
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))
 SHOW = commands.ShowQueue(queue=QUEUE)
 TAG = commands.TagQueue(queue=QUEUE, tags={"a": "b"})
-OPTIONS = replace(RESTLESS, connections=1, acquire_s=2)  # in which a busy machine makes a connection
+OPTIONS = replace(RESTLESS, connections=1, acquire_s=2)  # enough for a connection on a busy machine
 HASTY = replace(RESTLESS, statement_s=1)  # long enough for every statement that need not wait
 
 
@@ -69,8 +69,8 @@ def hasty(url: str, **settings: Any) -> Iterator[PostgresHost]:
 
 
 @contextlib.asynccontextmanager
-async def locking(host: PostgresHost, statement: str = "LOCK TABLE mq.queue") -> AsyncIterator[Any]:
-    """Have another one's transaction under way for a while: whoever needs what it has waits."""
+async def holding_lock(host: PostgresHost, statement: str = "LOCK TABLE mq.queue") -> AsyncIterator[Any]:
+    """Hold a lock in another session."""
     async with connected(host.url) as connection, connection.transaction():
         await connection.execute(statement)
         yield connection
@@ -80,17 +80,17 @@ async def kill(connection: Any) -> None:
     await connection.execute(END_WAITING)
 
 
-def blocked(
+def result_after_lock(
     host: PostgresHost,
     command: Command,
     then: Callable[[Any], Coroutine[Any, Any, Any]] | None = None,
     *,
     statement: str = "LOCK TABLE mq.queue",
 ) -> Any:
-    """Return what `command`, which waits for `statement`, is answered after `then` and its commit."""
+    """Return the result of `command`, which waits for `statement`, after `then` and the commit of the lock's holder."""
 
     async def ask() -> Any:
-        async with locking(host, statement) as connection:
+        async with holding_lock(host, statement) as connection:
             asked = asyncio.ensure_future(execute(host.engine, command))
             await until_a_session_waits_for_a_lock(connection)
             if then is not None:
@@ -100,30 +100,30 @@ def blocked(
     return host.run(ask())
 
 
-def test_who_finds_no_connection_is_told_to_try_again(host: PostgresHost) -> None:
+def test_command_without_a_connection_is_unavailable(host: PostgresHost) -> None:
     async def meanwhile(connection: Any) -> None:
         with pytest.raises(StoreUnavailable):
             await execute(host.engine, SEND)
 
-    blocked(host, TAG, meanwhile)
+    result_after_lock(host, TAG, meanwhile)
     assert host.counts() == (0, 0, 0)
     host.do(SEND)
     assert host.counts() == (1, 0, 0)
 
 
-def test_a_change_whose_connection_is_lost_may_have_happened_and_a_question_is_asked_again(host: PostgresHost) -> None:
+def test_lost_connection_leaves_a_write_unknown_and_repeats_a_read(host: PostgresHost) -> None:
     with pytest.raises(OutcomeUnknown):
-        blocked(host, TAG, kill)
+        result_after_lock(host, TAG, kill)
     assert host.do(SHOW).settings.tags == {}
-    assert isinstance(blocked(host, SHOW, kill), QueueView)
+    assert isinstance(result_after_lock(host, SHOW, kill), QueueView)
 
 
-def test_statements_that_take_too_long_are_given_up(postgres_url: str) -> None:
-    """By the server, which has then done nothing; commands that travel together are told together."""
+def test_statement_timeout_is_unavailable(postgres_url: str) -> None:
+    """The server has changed nothing; all commands of the batch get the error."""
     with hasty(postgres_url) as host:
 
         async def ask(table: str, *asked: Command) -> list[Any]:
-            async with locking(host, f"LOCK TABLE mq.{table}"):
+            async with holding_lock(host, f"LOCK TABLE mq.{table}"):
                 return await asyncio.gather(*(execute(host.engine, each) for each in asked), return_exceptions=True)
 
         for table, asked in (("queue", [TAG]), ("msg", [SEND] * 3)):
@@ -142,10 +142,10 @@ async def database_of(host: PostgresHost, url: str, connections: int) -> AsyncIt
         await database.close()
 
 
-def test_a_server_that_is_full_costs_nobody_the_connections_that_there_are(host: PostgresHost) -> None:
-    """Who would need one more is told to try again, and the next one is served."""
+def test_connection_limit_leaves_open_connections_usable(host: PostgresHost) -> None:
+    """A command that needs another connection gets an error, and the next one succeeds."""
 
-    async def asks(database: Database) -> None:
+    async def command_failure(database: Database) -> None:
         async with database.connection() as connection:
             await connection.execute("SELECT 1")
 
@@ -153,9 +153,9 @@ def test_a_server_that_is_full_costs_nobody_the_connections_that_there_are(host:
         async with database_of(host, host.url.replace("postgres:@", "few:@"), connections=3) as database:
             async with database.connection():
                 with pytest.raises(StoreUnavailable) as refused:
-                    await asks(database)
+                    await command_failure(database)
                 assert isinstance(refused.value.__cause__, asyncpg.TooManyConnectionsError)
-            await asks(database)
+            await command_failure(database)
 
     host.values("CREATE ROLE few LOGIN CONNECTION LIMIT 1 IN ROLE postgres")
     try:
@@ -164,8 +164,8 @@ def test_a_server_that_is_full_costs_nobody_the_connections_that_there_are(host:
         host.values("DROP ROLE few")
 
 
-def test_a_server_that_takes_nothing_is_left_for_another(host: PostgresHost) -> None:
-    """It is a standby now, say, and the primary is elsewhere: the next connection may find that."""
+def test_standby_server_closes_the_pool(host: PostgresHost) -> None:
+    """The next connection may lead to the new primary."""
 
     async def write(database: Database) -> Any:
         async with database.connection() as connection:
@@ -196,12 +196,12 @@ def test_a_server_that_takes_nothing_is_left_for_another(host: PostgresHost) -> 
     (asyncpg.InternalClientError("another operation is in progress"), OutcomeUnknown),
     (ConnectionResetError(), OutcomeUnknown), (StoreFull(), StoreFull), (ZeroDivisionError(), InternalError),
 ])  # fmt: skip
-def test_what_an_error_means(error: Exception, answer: type) -> None:
+def test_error_for_each_failure(error: Exception, answer: type) -> None:
     assert type(failure_of(error, "Send")) is answer
 
 
-def test_the_breaker_rests_longer_each_time() -> None:
-    """One tries after each rest, and nobody else until it is known what he found."""
+def test_breaker_pauses_double() -> None:
+    """After each pause, one caller tries, and the others wait for its result."""
     clock = VirtualClock()
     breaker = Breaker(clock=clock)
     for pause_ms in (100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000):
@@ -222,7 +222,7 @@ def test_the_breaker_rests_longer_each_time() -> None:
     breaker.check()
 
 
-# What is lost on the way.
+# Lost replies.
 
 
 ALONE = replace(RESTLESS, connections=1, listens=False)
@@ -230,9 +230,11 @@ SILENT = replace(ALONE, statement_s=1, silence_s=1)  # long enough for every sta
 
 
 @contextlib.asynccontextmanager
-async def behind(host: PostgresHost, options: PostgresOptions = ALONE) -> AsyncIterator[tuple[Proxy, PostgresEngine]]:
-    """Keep a node open behind a proxy; it has a connection, which knows the statement of a send, and is idle."""
-    async with passing(host.url) as proxy:
+async def node_behind_proxy(
+    host: PostgresHost, options: PostgresOptions = ALONE
+) -> AsyncIterator[tuple[Proxy, PostgresEngine]]:
+    """A node node_behind_proxy a proxy, with an idle connection that has prepared the statement of a send."""
+    async with running_proxy(host.url) as proxy:
         node = await open_engine(proxy.url, clock=host.clock, options=options)
         try:
             await execute(node, SEND)
@@ -242,19 +244,19 @@ async def behind(host: PostgresHost, options: PostgresOptions = ALONE) -> AsyncI
             await node.close()
 
 
-async def told(node: PostgresEngine, command: Command) -> Any:
+async def result_of(node: PostgresEngine, command: Command) -> Any:
     return (await asyncio.gather(execute(node, command), return_exceptions=True))[0]
 
 
-def test_what_was_done_although_its_answer_was_lost_is_not_denied(host: PostgresHost) -> None:
-    """It may have happened, and here it has; what only reads is asked again. The next one has another connection."""
+def test_lost_reply_of_a_send_is_an_unknown_outcome(host: PostgresHost) -> None:
+    """Here the send has happened; reads are repeated. The next command gets a new connection."""
 
     async def play() -> list[Any]:
         answers = []
-        async with behind(host) as (proxy, node):
+        async with node_behind_proxy(host) as (proxy, node):
             for command, cuts in ((SEND, True), (SEND, False), (SHOW, True)):
-                proxy.cuts = cuts
-                answers.append(await told(node, command))
+                proxy.drops_reply = cuts
+                answers.append(await result_of(node, command))
         return answers
 
     lost, (sent,), view = host.run(play())
@@ -262,21 +264,18 @@ def test_what_was_done_although_its_answer_was_lost_is_not_denied(host: Postgres
     assert host.counts() == (3, 0, 0)
 
 
-def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
-    """Who was asking hears that it may have happened; who comes then, at once that nothing was done.
-
-    After a while one tries, and when the server speaks again everybody is served. Nothing acknowledged is missing.
-    """
+def test_silent_server_is_given_up(host: PostgresHost) -> None:
+    """Running commands have an unknown outcome; new ones fail at once. No acknowledged message is missing."""
 
     async def play() -> None:
-        async with behind(host, SILENT) as (proxy, node):
-            proxy.swallows = True
-            silent = await asyncio.gather(*(told(node, SEND) for _ in range(3)))
+        async with node_behind_proxy(host, SILENT) as (proxy, node):
+            proxy.drops_all = True
+            silent = await asyncio.gather(*(result_of(node, SEND) for _ in range(3)))
             assert {type(answer) for answer in silent} == {OutcomeUnknown}
             began_s = time.monotonic()
-            assert [type(await told(node, SEND)) for _ in range(100)] == [StoreUnavailable] * 100
+            assert [type(await result_of(node, SEND)) for _ in range(100)] == [StoreUnavailable] * 100
             assert time.monotonic() - began_s < 60, "they waited, each for two seconds"
-            proxy.swallows = False
+            proxy.drops_all = False
             host.clock.advance(5_000)
             (sent,) = await execute(node, SEND)
             assert sent.id
@@ -285,20 +284,21 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
     assert host.counts()[0] in {2, 3, 4, 5}
 
 
-# Commands that meet a row while another node changes it: what they answer is what was done.
+# Commands on rows that another node is changing.
 
 
 _EXTEND = "UPDATE mq.msg SET visible_at = visible_at + 1000 WHERE qp > 0"
 
 
-def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
-    """The database gives one of the two up; whoever asked for it does not hear of that."""
+def test_deadlocked_command_is_repeated(host: PostgresHost) -> None:
     host.send("a", "b")
     receipts = tuple(each.receipt for each in host.receive(2))
     locks = "SELECT FROM mq.msg WHERE body = '{}' FOR UPDATE"
-    patient = f"SET LOCAL deadlock_timeout = '60s'; {locks.format('b')}"  # so it is the node's that is given up
+    patient = f"SET LOCAL deadlock_timeout = '60s'; {locks.format('b')}"  # so the node's transaction is the victim
     delete = commands.Delete(queue=QUEUE, receipts=receipts)
-    answer = blocked(host, delete, lambda connection: connection.execute(locks.format("a")), statement=patient)
+    answer = result_after_lock(
+        host, delete, lambda connection: connection.execute(locks.format("a")), statement=patient
+    )
     assert answer == [ReceiptState.LIVE] * 2
     assert host.counts() == (0, 0, 0)
 
@@ -322,26 +322,26 @@ _DELETE = "DELETE FROM mq.msg WHERE qp > 0"
         (_DELETE, {}, ReceiptState.GONE, 0),
     ],
 )
-def test_a_delete_that_waits_for_another_node_deletes_by_what_that_one_has_done(
+def test_delete_after_a_lock_wait_uses_the_new_row(
     host: PostgresHost, meanwhile: str, how: dict[str, bool], state: ReceiptState, left: int
 ) -> None:
-    """A heartbeat, say, does not bring back a message whose deletion was acknowledged."""
+    """For example, a heartbeat must not restore a message whose deletion was acknowledged."""
     host.send("a")
     delete = commands.Delete(queue=QUEUE, receipts=(host.receive_one().receipt,), **how)
-    assert blocked(host, delete, statement=meanwhile) == [state]
+    assert result_after_lock(host, delete, statement=meanwhile) == [state]
     assert host.rows("msg") == left
 
 
-def test_a_change_holds_that_another_node_came_before(host: PostgresHost) -> None:
+def test_change_after_a_lock_wait_keeps_the_other_nodes_change(host: PostgresHost) -> None:
     host.send("a")
     change = VisibilityChange(receipt=host.receive_one(timeout_s=30).receipt, timeout_s=100)
-    (changed,) = blocked(host, commands.ChangeVisibility(queue=QUEUE, changes=(change,)), statement=_EXTEND)
+    (changed,) = result_after_lock(host, commands.ChangeVisibility(queue=QUEUE, changes=(change,)), statement=_EXTEND)
     assert changed.visible_at_ms == host.clock.now_ms() + 100_000
     assert host.values("SELECT visible_at FROM mq.msg WHERE qp > 0") == [changed.visible_at_ms]
 
 
-def test_two_nodes_that_send_to_the_same_groups_wait_for_each_other_in_one_order(host: PostgresHost) -> None:
-    """Whatever the order of the messages: else they would wait for a second, and one of them would begin again."""
+def test_sends_lock_groups_in_one_order(host: PostgresHost) -> None:
+    """Whatever the order of messages: otherwise they would deadlock for a second."""
     first, last = sorted((message("", group=group) for group in "ab"), key=lambda each: keys_of([each]))
 
     def turn(new: NewMessage) -> str:
@@ -350,22 +350,24 @@ def test_two_nodes_that_send_to_the_same_groups_wait_for_each_other_in_one_order
             f"INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at) SELECT qp, {key}, 108, 0, 0 FROM mq.part"
         )
 
-    async def meet(other: Any) -> None:
+    async def send_concurrently(other: Any) -> None:
         await other.execute(f"SET LOCAL lock_timeout = '100ms'; {turn(last)}")
 
-    blocked(host, commands.Send(queue=QUEUE, messages=(last, first)), meet, statement=turn(first))
+    result_after_lock(
+        host, commands.Send(queue=QUEUE, messages=(last, first)), send_concurrently, statement=turn(first)
+    )
     assert host.counts() == (2, 0, 0)
 
 
-def test_what_one_receive_has_leased_is_given_though_the_next_one_fails(postgres_url: str) -> None:
-    """They travel together; nobody else would know of the lease, and its group would stay blocked."""
+def test_receive_returns_leased_messages_if_the_next_one_fails(postgres_url: str) -> None:
+    """Otherwise the messages of the batch's first receive would stay leased, and their groups result_after_lock."""
     with hasty(postgres_url, fifo=True) as host:
         host.put(*(message(body, group=body, dedup_id=body) for body in "ab"))
         again = Receive(queue=QUEUE, attempt_id="x", timeout_s=0)
         host.do(again)
 
         async def act() -> list[Any]:
-            async with locking(host, "SELECT FROM mq.attempt FOR UPDATE"):
+            async with holding_lock(host, "SELECT FROM mq.attempt FOR UPDATE"):
                 both = Receive(queue=QUEUE, timeout_s=0), again
                 return await asyncio.gather(*(execute(host.engine, each) for each in both), return_exceptions=True)
 
@@ -374,57 +376,57 @@ def test_what_one_receive_has_leased_is_given_though_the_next_one_fails(postgres
         assert isinstance(second, StoreUnavailable)
 
 
-# The lines in which commands wait to travel together, and the commands that a node knows.
+# Coalescers, and the commands of an engine.
 
 
-class Asked:
-    """A coalescer, what it did together, and what it answered; it is also the engine of it."""
+class CoalescerHost:
+    """A coalescer, and its engine, which records batches and results."""
 
     def __init__(self) -> None:
-        self.together: list[int] = []
-        self.answers: list[Any] = []
-        self.drained_keys: list[Any] = []
+        self.batches: list[int] = []
+        self.results: list[Any] = []
+        self.removed_keys: list[Any] = []
         self.options = RESTLESS
         self.command_metrics = CommandMetrics()
         self.catalog = SimpleNamespace(fresh=lambda name: name)
         self.database = SimpleNamespace(connection=contextlib.nullcontext, relaxes=False)
-        self.line = Coalescer(cast(Any, self), (QUEUE, Receive), Hot(self._work, lambda command: 1))
+        self.coalescer = Coalescer(cast(Any, self), (QUEUE, Receive), Hot(self._work, lambda command: 1))
 
-    async def _work(self, node: Any, connection: Any, queue: Any, together: Sequence[Any]) -> list[Any]:
-        self.together.append(len(together))
-        return list(range(len(together)))
+    async def _work(self, node: Any, connection: Any, queue: Any, batch: Sequence[Any]) -> list[Any]:
+        self.batches.append(len(batch))
+        return list(range(len(batch)))
 
     def remove_coalescer(self, key: Any) -> None:
-        self.drained_keys.append(key)
+        self.removed_keys.append(key)
 
     def fail(self, answer: Any) -> None:
         raise OSError
 
     async def ended(self) -> None:
-        if self.line.task is not None:
-            await self.line.task
+        if self.coalescer.task is not None:
+            await self.coalescer.task
 
 
-async def test_an_answer_that_is_not_taken_keeps_nobody_waiting() -> None:
-    asked = Asked()
-    asked.line.add(Receive(queue=QUEUE), asked.fail)
-    asked.line.add(Receive(queue=QUEUE), asked.answers.append)
-    await asked.ended()
-    asked.line.add(Receive(queue=QUEUE), asked.answers.append)
-    await asked.ended()
-    assert (asked.together, asked.answers, asked.drained_keys) == ([2, 1], [1, 0], 2 * [(QUEUE, Receive)])
+async def test_failing_reply_callback_does_not_stop_the_coalescer() -> None:
+    host = CoalescerHost()
+    host.coalescer.add(Receive(queue=QUEUE), host.fail)
+    host.coalescer.add(Receive(queue=QUEUE), host.results.append)
+    await host.ended()
+    host.coalescer.add(Receive(queue=QUEUE), host.results.append)
+    await host.ended()
+    assert (host.batches, host.results, host.removed_keys) == ([2, 1], [1, 0], 2 * [(QUEUE, Receive)])
 
 
-async def test_a_line_without_anybody_says_so() -> None:
-    asked = Asked()
-    asked.line.add(Receive(queue=QUEUE), asked.fail)
-    asked.line.withdraw(asked.fail)
-    await asked.ended()
-    assert (asked.together, asked.drained_keys) == ([], [(QUEUE, Receive)])
+async def test_idle_coalescer_is_removed() -> None:
+    host = CoalescerHost()
+    host.coalescer.add(Receive(queue=QUEUE), host.fail)
+    host.coalescer.withdraw(host.fail)
+    await host.ended()
+    assert (host.batches, host.removed_keys) == ([], [(QUEUE, Receive)])
 
 
-def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(host: PostgresHost) -> None:
-    """Whoever names queues at will, also those that are not there, does not fill the memory."""
+def test_engine_keeps_no_idle_coalescers(host: PostgresHost) -> None:
+    """Commands with arbitrary queue names do not fill the memory."""
     for place in range(10):
         with pytest.raises(QueueNotFound):
             host.do(Receive(queue=f"{QUEUE}{place}"))
@@ -432,17 +434,17 @@ def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(host: Pos
     assert [each for each in gc.get_objects() if isinstance(each, Coalescer)] == []
 
 
-def test_it_knows_every_command() -> None:
+def test_every_command_has_a_handler() -> None:
     assert set(COLD) & set(HOT) == set()
     assert set(HOT) == set(HOT_COMMANDS)
 
 
-# A disk that is full: nothing is half-kept, deletes go on, and everything when there is room again.
+# A full disk: deletes continue, and sends when there is room again.
 
 
 @pytest.mark.slow
-def test_a_full_disk() -> None:
-    """What was refused is not there, what was acknowledged is. Messages alone are on the small disk."""
+def test_full_disk() -> None:
+    """Refused messages are not stored, acknowledged ones are. Only messages are on the small disk."""
     with (
         temporary_folder() as folder,
         small_file_system(folder / "small", size_bytes=2 * MIB),
@@ -458,7 +460,7 @@ def test_a_full_disk() -> None:
             host.create()
             host.send("first")
             held = host.receive_one()
-            sent = fill(host)
+            sent = fill_disk(host)
             assert len(sent) > 5
             assert host.counts() == (len(sent), 1, 0)
             assert host.delete(held.receipt) == [ReceiptState.LIVE]
@@ -468,8 +470,8 @@ def test_a_full_disk() -> None:
             assert {each.body for _ in range(len(sent)) for each in host.receive(10)} == {*sent, "last"}
 
 
-def fill(host: PostgresHost) -> list[str]:
-    """Send until the disk is full; return what was acknowledged."""
+def fill_disk(host: PostgresHost) -> list[str]:
+    """Send until the disk is full; return the bodies of acknowledged messages."""
     sent: list[str] = []
     while len(sent) < 1_000:
         body = os.urandom(20_000).hex()

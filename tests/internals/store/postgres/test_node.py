@@ -1,4 +1,4 @@
-"""What a node knows of a queue beside its database: who is noisy, how much is in flight, where receives begin."""
+"""The node's state in memory: noisy groups, messages in flight, and low-water marks."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def two(nodes: TwoNodes) -> TwoNodes:
     return nodes
 
 
-# Fair queues: what a receive reads, what queues without groups pay, what nodes know of each other.
+# Fair queues: the cost of receives, queues without groups, several nodes.
 
 
 def send(host: Host, group: str | None, *bodies: str) -> None:
@@ -53,18 +53,18 @@ def send(host: Host, group: str | None, *bodies: str) -> None:
 
 
 def receive_there(nodes: TwoNodes, count: int = 1) -> list[str]:
-    received: commands.Received = nodes.do_there(commands.Receive(queue=QUEUE, count=count, timeout_s=3_600))
+    received: commands.Received = nodes.do_at_other(commands.Receive(queue=QUEUE, count=count, timeout_s=3_600))
     return [each.body for each in received.messages]
 
 
-def test_a_quiet_groups_message_is_found_at_once_behind_a_backlog(queue: PostgresHost) -> None:
-    """And among ten times as many groups: a choice reads no more pages, but for those of the noisy group."""
+def test_message_of_a_quiet_group_is_found_behind_a_backlog(queue: PostgresHost) -> None:
+    """Also among ten times as many groups: the statement reads no more pages, except for the noisy group."""
 
     async def explain() -> Any:
         async with connected(queue.url) as connection:
             await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off")
             noisy = keys_of([message("n", group=NOISY)])
-            await connection.fetch(EXPLAIN, noisy)  # the first one of a connection reads the catalog too
+            await connection.fetch(EXPLAIN, noisy)  # the first statement of a connection also reads the catalog
             return json.loads(await connection.fetchval(EXPLAIN, noisy))[0]["Plan"]
 
     pages = []
@@ -77,8 +77,8 @@ def test_a_quiet_groups_message_is_found_at_once_behind_a_backlog(queue: Postgre
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_a_message_of_a_noisy_group_costs_the_same_however_many_are_given_together(queue: PostgresHost) -> None:
-    """Whether the group has more is seen behind the last of them, not behind each."""
+def test_cost_of_a_noisy_groups_message_is_independent_of_the_count(queue: PostgresHost) -> None:
+    """Only the last message checks whether its group has more."""
     send(queue, NOISY, *(f"n{number}" for number in range(400)))
     queue.receive(40, timeout_s=3_600)
     read = []
@@ -91,10 +91,8 @@ def test_a_message_of_a_noisy_group_costs_the_same_however_many_are_given_togeth
 
 @pytest.mark.usefixtures("new_tables")
 @pytest.mark.parametrize("ended", [False, True], ids=["claimed", "ended"])
-def test_groups_that_have_nothing_to_give_are_passed_over_some_hundreds_at_a_time(
-    queue: PostgresHost, *, ended: bool
-) -> None:
-    """Each would be a lock of its own; beyond them a message is found by when it became visible."""
+def test_receive_skips_some_hundreds_of_empty_groups(queue: PostgresHost, *, ended: bool) -> None:
+    """Each would take a lock; beyond them, a message is found by its time."""
     read = []
     for groups in (1_500, 3_000):
         for number in range(0, groups, BATCH):
@@ -102,7 +100,7 @@ def test_groups_that_have_nothing_to_give_are_passed_over_some_hundreds_at_a_tim
         if ended:
             queue.set_queue(retention_s=60)
             queue.advance(59_000)
-            queue.reopen()  # whose janitor comes a minute later
+            queue.reopen()  # the janitor runs a minute later
             queue.advance(1_000)
         else:
             queue.do(OpenSource(queue=QUEUE, source=f"s{groups}"))
@@ -117,8 +115,7 @@ def test_groups_that_have_nothing_to_give_are_passed_over_some_hundreds_at_a_tim
     assert 2 * read[1] < 3 * read[0]
 
 
-def test_a_queue_without_groups_pays_nothing(queue: PostgresHost) -> None:
-    """Its statements are those that there were before anybody thought of groups."""
+def test_queue_without_groups_uses_the_plain_statements(queue: PostgresHost) -> None:
     queue.send("a", "b")
     first, second = queue.receive(10)
     queue.change(first.receipt, 0)
@@ -134,8 +131,8 @@ def test_a_queue_without_groups_pays_nothing(queue: PostgresHost) -> None:
     assert not any("fair" in re.sub("--.*", "", text) for text in texts)
 
 
-def test_turns_are_put_right_and_swept(queue: PostgresHost) -> None:
-    """A group without messages has no turn when its time has come, nor when retention has ended its last one."""
+def test_turns_are_corrected_and_swept(queue: PostgresHost) -> None:
+    """A group without messages loses its turn when the turn is due, or when its last message has expired."""
     for number in range(20):
         send(queue, f"g{number}", f"m{number}")
     queue.delete(*(each.receipt for each in queue.receive(10, timeout_s=60)))
@@ -150,18 +147,17 @@ def test_turns_are_put_right_and_swept(queue: PostgresHost) -> None:
     queue.check()
 
 
-def test_a_node_sees_who_is_noisy_at_another_one(two: TwoNodes) -> None:
+def test_node_sees_noisy_groups_of_another_node(two: TwoNodes) -> None:
     send(two.host, NOISY, *(f"n{number}" for number in range(60)))
     assert len([each for _ in range(4) for each in two.host.receive(10, timeout_s=3_600)]) == 40
     send(two.host, QUIET, "q")
     assert receive_there(two, 2) == ["q", "n40"]
 
 
-def test_a_node_learns_within_a_second_what_ended_at_another_one(two: TwoNodes) -> None:
-    """What is deleted there is no longer in flight here."""
+def test_node_sees_deletes_of_another_node_within_a_second(two: TwoNodes) -> None:
     send(two.host, NOISY, *(f"n{number}" for number in range(29)))
     held = two.host.receive(29, timeout_s=3_600)
-    two.do_there(commands.Delete(queue=QUEUE, receipts=tuple(each.receipt for each in held)))
+    two.do_at_other(commands.Delete(queue=QUEUE, receipts=tuple(each.receipt for each in held)))
     two.advance(1_000)
     send(two.host, NOISY, *(f"m{number}" for number in range(3)))
     send(two.host, "other", *(f"o{number}" for number in range(40)))
@@ -170,11 +166,11 @@ def test_a_node_learns_within_a_second_what_ended_at_another_one(two: TwoNodes) 
     assert two.host.receive(1, timeout_s=3_600)[0].body == "m0", "a second that was long ago is not"
 
 
-def test_messages_that_another_node_sends_to_a_group_are_received_at_once(two: TwoNodes) -> None:
-    two.do_there(commands.Send(queue=QUEUE, messages=(message("a"),)))
+def test_messages_sent_by_another_node_are_received_at_once(two: TwoNodes) -> None:
+    two.do_at_other(commands.Send(queue=QUEUE, messages=(message("a"),)))
     assert receive_there(two) == ["a"]
     send(two.host, QUIET, "b")
-    (received,) = two.do_there(commands.Receive(queue=QUEUE)).messages
+    (received,) = two.do_at_other(commands.Receive(queue=QUEUE)).messages
     assert (received.body, received.priority) == ("b", 8)
 
 
@@ -194,7 +190,7 @@ def shares(number: int) -> FairShares:
 
 
 @pytest.mark.parametrize(("whole", "noisy"), [(True, []), (False, [BUSY])])
-def test_what_a_whole_look_has_not_seen_has_ended(whole: bool, noisy: list[int]) -> None:
+def test_complete_refresh_ends_missing_leases(whole: bool, noisy: list[int]) -> None:
     seen = shares(40)
     assert seen.noisy(0) == [BUSY]
     seen.drained(BUSY)
@@ -202,8 +198,8 @@ def test_what_a_whole_look_has_not_seen_has_ended(whole: bool, noisy: list[int])
     assert seen.noisy(0) == noisy
 
 
-def test_what_was_heard_during_a_look_is_the_later_news() -> None:
-    """Eleven were deleted after the look had seen them: they do not come back."""
+def test_delete_during_a_refresh_wins() -> None:
+    """Eleven messages are deleted after they were read: their leases do not return."""
     seen = shares(40)
     seen.drained(BUSY)
     seen.touched = set()
@@ -213,7 +209,7 @@ def test_what_was_heard_during_a_look_is_the_later_news() -> None:
     assert seen.noisy(0) == []
 
 
-def test_what_was_given_during_a_look_stays_in_flight() -> None:
+def test_delivery_during_a_refresh_stays_in_flight() -> None:
     seen = shares(20)
     seen.touched = set()
     for position, lease in leases(20, 40).items():
@@ -222,13 +218,13 @@ def test_what_was_given_during_a_look_stays_in_flight() -> None:
     assert seen.noisy(0) == [BUSY]
 
 
-def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
+def test_message_received_again_by_another_node_has_a_new_lease() -> None:
     seen = shares(1)
     seen.correct(leases(0, 1, since_ms=5_000), 5_000, whole=True)
     assert seen.noisy(5_000) == [BUSY]
 
 
-def test_a_message_lands_when_its_retention_ends() -> None:
+def test_lease_ends_with_the_retention() -> None:
     seen, row = FairShares(VirtualClock()), {"group_key": BUSY, "sent_at": -1_000}
     queue = Queue(1, QUEUE, QueueSettings(retention_s=1), 0, 0, 1, 1)
     for position in range(30):
@@ -237,7 +233,7 @@ def test_a_message_lands_when_its_retention_ends() -> None:
     assert seen.noisy(1) == []
 
 
-def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
+def test_noisy_groups_are_ordered_by_messages_in_flight() -> None:
     seen = shares(40)
     for position in range(100, 131):
         seen.begin_lease(position, Lease(HOUR_MS, BUSY + 1, 0), 0)
@@ -245,8 +241,8 @@ def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
     assert seen.noisy(0) == [BUSY + 1, BUSY]
 
 
-def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
-    """A queue may give and delete a thousand messages a second, each hidden for an hour."""
+def test_ended_leases_are_forgotten_before_their_deadline() -> None:
+    """A queue may deliver and delete a thousand messages a second, each hidden for an hour."""
     seen = shares(10)
     tracemalloc.start()
     before = tracemalloc.take_snapshot()
@@ -260,8 +256,8 @@ def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
     assert seen.noisy(HOUR_MS) == []
 
 
-def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> None:
-    """Its processing time still counts: half of it after each minute."""
+def test_busy_group_is_noisy_again_after_its_silence() -> None:
+    """Its processing time still counts, with a half-life of a minute."""
     seen = shares(1)
     seen.end_lease(0, 100_000)
     assert seen.noisy(300_000) == []
@@ -269,7 +265,7 @@ def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> Non
     assert seen.noisy(300_001) == [BUSY]
 
 
-# Large quotas of messages in flight: counted now and then, by one node for all.
+# Large in-flight quotas: one node counts for all at intervals.
 
 
 QUOTA = 5
@@ -289,8 +285,8 @@ def received(host: PostgresHost) -> commands.Received:
     return answer
 
 
-def test_what_a_node_gives_counts_at_once(full: PostgresHost) -> None:
-    """And what it deletes or releases; who finds no place is told when to look again."""
+def test_own_receives_count_at_once(full: PostgresHost) -> None:
+    """Own deletes and releases, too; a receive over the quota gets the time of the next attempt."""
     full.advance(1)
     taken = full.receive(3) + full.receive(10)
     assert len(taken) == QUOTA
@@ -302,7 +298,7 @@ def test_what_a_node_gives_counts_at_once(full: PostgresHost) -> None:
     assert received(full).messages == []
 
 
-def test_leases_that_end_count_from_the_next_count_on(full: PostgresHost) -> None:
+def test_expired_leases_count_until_the_next_count(full: PostgresHost) -> None:
     assert len(full.receive(10, timeout_s=1)) == QUOTA
     full.advance(999)
     assert received(full).messages == []
@@ -310,12 +306,12 @@ def test_leases_that_end_count_from_the_next_count_on(full: PostgresHost) -> Non
     assert len(full.receive(10)) == QUOTA
 
 
-def test_what_is_not_hidden_takes_no_place(full: PostgresHost) -> None:
+def test_receive_without_a_timeout_uses_no_slot(full: PostgresHost) -> None:
     for _ in range(4):
         assert len(full.receive(3, timeout_s=0)) == 3
 
 
-def test_a_repeated_attempt_takes_no_more_places(full: PostgresHost) -> None:
+def test_repeated_attempt_uses_no_more_slots(full: PostgresHost) -> None:
     attempt = commands.Receive(queue=QUEUE, count=3, attempt_id="x")
     given = [each.id for each in full.do(attempt).messages]
     if full.do(commands.ShowQueue(queue=QUEUE)).settings.fifo:
@@ -323,7 +319,7 @@ def test_a_repeated_attempt_takes_no_more_places(full: PostgresHost) -> None:
     assert len(full.receive(10)) == QUOTA - 3
 
 
-def test_a_watch_hears_of_a_place(full: PostgresHost) -> None:
+def test_watch_is_woken_for_a_free_slot(full: PostgresHost) -> None:
     (first, *_) = full.receive(10)
     assert received(full).messages == []
     woken_ms = full.watch()
@@ -339,10 +335,10 @@ async def receive(node: Any, count: int) -> int:
     pytest.param(3, 1, 1_000, 1, id="near: each second"),
     pytest.param(1, 4, 10_000, 0, id="far, until half of it is taken: each ten seconds"),
 ])  # fmt: skip
-def test_nodes_know_of_each_other_from_the_next_count_on(
+def test_nodes_see_each_others_receives_at_the_next_count(
     full: PostgresHost, first: int, there: int, next_ms: int, more: int
 ) -> None:
-    """One counts and the other reads, so each may give up to the quota until then, and no more."""
+    """One node counts and the other reads the count, so until then each can deliver up to the quota."""
     other = full.run(open_engine(full.url, clock=full.clock, options=ESTIMATED))
     assert full.run(receive(full.engine, first)) == first
     assert full.run(receive(other, there)) == there
@@ -356,7 +352,7 @@ def test_nodes_know_of_each_other_from_the_next_count_on(
     full.run(other.close())
 
 
-# Small quotas are exact, and cost no more beside delayed messages than without.
+# Small in-flight quotas are exact; beside delayed messages they cost no more.
 
 
 SMALL = replace(RESTLESS, in_flight_max=QUOTA, fifo_in_flight_max=QUOTA)
@@ -376,7 +372,7 @@ def delayed(request: pytest.FixtureRequest, new_tables: None, postgres_url: str)
         yield opened
 
 
-def test_only_some_receives_count_past_delayed_messages(delayed: PostgresHost) -> None:
+def test_few_receives_count_past_delayed_messages(delayed: PostgresHost) -> None:
     read = []
     for receives in (1, 11):
         before = delayed.entries_read()
@@ -387,7 +383,7 @@ def test_only_some_receives_count_past_delayed_messages(delayed: PostgresHost) -
     assert read[1] - read[0] < DELAYED
 
 
-def test_nodes_do_not_pass_a_small_quota_beside_delayed_messages(delayed: PostgresHost) -> None:
+def test_nodes_keep_a_small_quota_beside_delayed_messages(delayed: PostgresHost) -> None:
     other = delayed.run(open_engine(delayed.url, clock=delayed.clock, options=SMALL))
     given = [delayed.run(receive(node, 2)) for node in (delayed.engine, other, other, delayed.engine)]
     assert given == [2, 2, 1, 0]
@@ -406,7 +402,7 @@ def test_nodes_do_not_pass_a_small_quota_beside_delayed_messages(delayed: Postgr
     delayed.run(other.close())
 
 
-# The low-water mark: receives begin behind what is consumed, and nothing visible is missed for long.
+# Low-water marks: scans start behind consumed messages, and no visible message is missed for long.
 
 
 COUNTERS = count(1)
@@ -419,8 +415,8 @@ def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
     host.values("UPDATE mq.msg SET visible_at = $2 WHERE qp = $1 AND body = $3", partition, visible_at_ms, body)
 
 
-def test_what_is_committed_late_is_found_within_a_second(timeless: list[float], queue: PostgresHost) -> None:
-    """While there is other work; and at once while there is none, or where it is not late by much."""
+def test_late_commit_is_found_within_a_second(stopwatch: list[float], queue: PostgresHost) -> None:
+    """While there are other messages; without them, or if it is only a little late, at once."""
     queue.advance(10_000)
     first_ms = queue.clock.now_ms()
     queue.send(*"abcdefgh")
@@ -435,7 +431,7 @@ def test_what_is_committed_late_is_found_within_a_second(timeless: list[float], 
     assert queue.bodies(1) == ["latest"]
 
 
-def test_what_is_late_by_a_little_is_found_soon(queue: PostgresHost) -> None:
+def test_slightly_late_commit_is_found_soon(queue: PostgresHost) -> None:
     queue.advance(10_000)
     queue.send(*map(str, range(40)))
     assert queue.bodies(1) == ["0"]
@@ -443,8 +439,8 @@ def test_what_is_late_by_a_little_is_found_soon(queue: PostgresHost) -> None:
     assert "nearly" in [body for _ in range(16) for body in queue.bodies(1)]
 
 
-def test_priorities_have_their_own_marks(queue: PostgresHost) -> None:
-    """Messages that became visible before those of a higher priority are not passed over."""
+def test_each_priority_has_its_own_mark(queue: PostgresHost) -> None:
+    """Messages that became visible before those of a higher priority are not skipped."""
     queue.send("old", priority=9)
     queue.advance(10_000)
     queue.send("new", "newer", priority=1)
@@ -453,8 +449,8 @@ def test_priorities_have_their_own_marks(queue: PostgresHost) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_receive_reads_the_index_from_its_mark_on(queue: PostgresHost) -> None:
-    """As the plan says: no entry before it is looked at, and nothing is sorted."""
+def test_receive_scans_the_index_from_its_mark(queue: PostgresHost) -> None:
+    """The plan reads no entry before the mark, and sorts nothing."""
 
     async def plan() -> str:
         async with connected(queue.url) as connection:
@@ -476,8 +472,8 @@ def row(priority: int, visible_at_ms: int, position: int) -> dict[str, int]:
     return {"priority": priority, "was_visible_at": visible_at_ms, "seq": position, "now": 500}
 
 
-def test_marks_are_of_a_second() -> None:
-    """A look begins behind the last that was taken; without any, or after a second, at the beginning."""
+def test_full_scan_once_a_second() -> None:
+    """A scan starts behind the last received message; without one, or after a second, at the beginning."""
     clock = VirtualClock()
     low_water = LowWater(clock)
     low_water.record([row(8, 100, 1)])
@@ -493,15 +489,15 @@ def test_marks_are_of_a_second() -> None:
     assert low_water.begin() == behind
 
 
-def test_a_failover_ends_all_marks(host: PostgresHost) -> None:
-    """The clock may be another one then."""
+def test_failover_clears_all_marks(host: PostgresHost) -> None:
+    """The new primary's clock may differ."""
     node: Any = host.engine
     node.low_water[1].record([row(8, 100, 1)])
     node.database.on_lost()
     assert node.low_water[1].marks == BEGINNING
 
 
-def test_of_too_many_partitions_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partition_cache_is_cleared_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.store.postgres.node._CACHED_PARTITIONS_MAX", 2)
     known: PartitionCache[list[int]] = PartitionCache(list)
     for partition in range(3):
@@ -510,7 +506,7 @@ def test_of_too_many_partitions_nothing_is_known(monkeypatch: pytest.MonkeyPatch
     assert [*known] == [2]
 
 
-def test_a_look_that_finds_nothing_is_followed_by_one_from_the_beginning() -> None:
+def test_empty_partial_scan_is_followed_by_a_full_scan() -> None:
     low_water = LowWater(VirtualClock())
     low_water.begin()
     assert low_water.begin_full_scan() is None
@@ -519,35 +515,35 @@ def test_a_look_that_finds_nothing_is_followed_by_one_from_the_beginning() -> No
     assert low_water.begin_full_scan() == BEGINNING
 
 
-def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[float]) -> None:
-    """A tenth of the time at the most, from the second on; whoever waits is told when the next one may be."""
+def test_slow_full_scans_take_a_tenth_of_the_time(stopwatch: list[float]) -> None:
+    """From the second slow one on; waiters get the time of the next one."""
     clock = VirtualClock()
     low_water = LowWater(clock)
     assert (low_water.marks, low_water.full_scan_wait_ms) == (BEGINNING, None)
     for again_ms in (None, None, 4_000):
         assert low_water.begin() == BEGINNING
-        timeless[0] += 0.4
+        stopwatch[0] += 0.4
         low_water.record([row(8, 100, 1)])
         told_ms = low_water.full_scan_wait_ms
         assert told_ms == (None if again_ms is None else pytest.approx(again_ms, abs=1))
         assert low_water.begin() == low_water.marks != BEGINNING
-        timeless[0] += 0.01
+        stopwatch[0] += 0.01
         low_water.record([])
         clock.advance(1_000)
-    timeless[0] += 3.98
+    stopwatch[0] += 3.98
     behind = low_water.marks
     assert low_water.begin() == behind
     assert low_water.begin_full_scan() is None
     low_water.record([])
-    timeless[0] += 0.02
+    stopwatch[0] += 0.02
     assert (low_water.marks, low_water.full_scan_wait_ms) == (behind, None)
     assert low_water.begin() == BEGINNING
 
 
 @pytest.mark.usefixtures("new_tables")
 @pytest.mark.parametrize("held", [False, True])
-def test_what_was_consumed_costs_little_while_a_transaction_is_held_open(queue: PostgresHost, held: bool) -> None:
-    """Nothing of it can be removed meanwhile: an entry is read when its message is taken, and seldom again."""
+def test_consumed_messages_cost_little_during_a_long_transaction(queue: PostgresHost, held: bool) -> None:
+    """Dead entries cannot be removed meanwhile: each is read when its message is received, and rarely again."""
     messages, at_once = 1_000, 10
     for number in range(messages // at_once):
         queue.send(*[str(number)] * at_once)
@@ -570,8 +566,8 @@ def test_what_was_consumed_costs_little_while_a_transaction_is_held_open(queue: 
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_what_is_past_its_retention_costs_neither_peeks_nor_receives(host: PostgresHost) -> None:
-    """The janitor has not come yet; no message is visible before it was sent."""
+def test_expired_messages_cost_peeks_and_receives_nothing(host: PostgresHost) -> None:
+    """Before the janitor deletes them."""
     host.create(retention_s=60)
     ended = 1_000
     for _ in range(ended // BATCH):

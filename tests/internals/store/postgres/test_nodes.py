@@ -1,4 +1,4 @@
-"""Several nodes on one database, at work at one time, and some of them end: each message once, in its order."""
+"""Several nodes work on one database concurrently, and some fail: each message arrives once, in order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -54,7 +54,7 @@ Handle = Callable[[PostgresEngine, list[ReceivedMessage]], Awaitable[None]]
 
 
 async def produce(opened: Sequence[PostgresEngine], name: str) -> None:
-    """Send messages of several groups at once, to one node after another; bodies tell group and number."""
+    """Send messages of several groups concurrently, to one node after another; bodies contain group and number."""
     at = cycle(opened)
     for number in range(SENDS):
         groups = [f"{name}{(each + number) % PER_SEND}" for each in range(PER_SEND)]
@@ -73,7 +73,7 @@ async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[
 
 
 @KINDS
-def test_each_message_arrives_once_and_in_its_order(host: PostgresHost, *, fifo: bool) -> None:
+def test_each_message_arrives_once_in_order(host: PostgresHost, *, fifo: bool) -> None:
     for queue in (INTAKE, TARGET):
         host.create(queue, fifo=fifo)
     forwarded: list[str] = []
@@ -111,7 +111,7 @@ def test_each_message_arrives_once_and_in_its_order(host: PostgresHost, *, fifo:
         assert all(came == list(range(SENDS)) for came in numbers.values())
 
 
-# Topics: all or nothing, and pushes that others take over.
+# Topics: atomic publications, and pushes that other nodes take over.
 
 
 FIFO = "000000000000/jobs.fifo"
@@ -139,7 +139,7 @@ def publishing(body: str) -> PublishToTopic:
     return PublishToTopic(topic=TOPIC, size_bytes=len(body), make=lambda _: message(body, group="g"))
 
 
-def test_a_publication_is_whole_or_not_there_when_connections_end(topic: PostgresHost) -> None:
+def test_publication_is_atomic_when_connections_end(topic: PostgresHost) -> None:
     acknowledged = 0
 
     async def publish(number: int) -> None:
@@ -157,7 +157,7 @@ def test_a_publication_is_whole_or_not_there_when_connections_end(topic: Postgre
             await asyncio.sleep(0)
         await topic.end_connections()
         await asyncio.gather(*together)
-        topic.clock.advance(10 * SECOND_MS)  # a node that has found no connection rests for a while
+        topic.clock.advance(10 * SECOND_MS)  # a node without a connection pauses
 
     for number in range(ROUNDS):
         topic.run(one_round(number))
@@ -167,8 +167,8 @@ def test_a_publication_is_whole_or_not_there_when_connections_end(topic: Postgre
     assert 1 <= acknowledged <= counts[0]
 
 
-def test_nodes_publish_at_one_time_and_find_what_another_has_changed(topic: PostgresHost) -> None:
-    """Each to all queues, in whatever order the nodes come to them; a queue that was made anew is found."""
+def test_concurrent_publications_see_changed_queues(topic: PostgresHost) -> None:
+    """Each node publishes to all queues in another order, without deadlocks; a recreated queue is found."""
 
     async def work() -> None:
         async with topic.others(2) as nodes:
@@ -185,8 +185,8 @@ def test_nodes_publish_at_one_time_and_find_what_another_has_changed(topic: Post
     topic.check()
 
 
-def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(topic: PostgresHost) -> None:
-    """It is committed when it is told of: an error would have it published twice, and end what goes on by itself."""
+def test_purge_after_a_publication_does_not_fail_it(topic: PostgresHost) -> None:
+    """The publication is committed: an error would cause a second one, and end the background work."""
     topic.do(publishing("a"))
     node: Any = topic.engine
     queue = node.catalog.cached(FIFO)
@@ -205,21 +205,21 @@ def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(topic: Postg
     assert woken_ms != []
 
 
-def test_a_node_hears_of_subscriptions_and_publications_at_another(nodes: TwoNodes) -> None:
-    """By notices: no time passes that would make it look by itself."""
+def test_node_is_notified_of_subscriptions_and_publications(nodes: TwoNodes) -> None:
+    """No time passes, so no poll covers it."""
     nodes.host.do(CreateTopic(topic=TOPIC))
     nodes.watch(PUSHES)
     nodes.host.do(Subscribe(subscription=IS_PUSHED))
     nodes.until(lambda: nodes.woken_ms)
-    assert nodes.do_there(ListPushes()) == [IS_PUSHED]
+    assert nodes.do_at_other(ListPushes()) == [IS_PUSHED]
     nodes.watch(PUSHED)
     nodes.host.do(publishing("a"))
     nodes.until(lambda: nodes.woken_ms)
-    assert nodes.do_there(commands.Receive(queue=PUSHED)).messages[0].body == "a"
+    assert nodes.do_at_other(commands.Receive(queue=PUSHED)).messages[0].body == "a"
 
 
 class Receiver:
-    """Whoever is pushed to; a `stuck` one never answers."""
+    """A push receiver; a `stuck` one never replies."""
 
     def __init__(self, *, stuck: bool) -> None:
         self.got: list[str] = []
@@ -243,8 +243,8 @@ def pusher(host: PostgresHost, node: PostgresEngine, receiver: Receiver) -> Push
     return Pusher(engine=node, clock=host.clock, attempt=receiver.attempt, counts=TopicCounts(), parallel_max=4)
 
 
-def test_pushes_are_shared_by_nodes_and_taken_over_from_one_that_ends(topic: PostgresHost) -> None:
-    """A message is with one node at a time; one that dies with it loses it to another when its lease is over."""
+def test_pushes_are_shared_by_nodes_and_taken_over(topic: PostgresHost) -> None:
+    """One node at a time pushes a message; if the node fails, another one continues after the lease."""
     for number in range(TOGETHER):
         topic.do(publishing(str(number)))
     dies, lives = Receiver(stuck=True), Receiver(stuck=False)
@@ -260,7 +260,7 @@ def test_pushes_are_shared_by_nodes_and_taken_over_from_one_that_ends(topic: Pos
             first = pusher(topic, node, dies)
             first.start()
             await dies.until(1)
-            await end(first)  # what it had is not settled, as when its node is killed
+            await end(first)  # its pushes are not settled, as after a kill
         second = pusher(topic, topic.engine, lives)  # type: ignore[arg-type]
         second.start()
         await lives.until(TOGETHER - 1)
@@ -278,7 +278,7 @@ def test_pushes_are_shared_by_nodes_and_taken_over_from_one_that_ends(topic: Pos
     assert len(dies.got) == 1
 
 
-# Publications: staged here, published there.
+# Publications: staged on one node, published on another.
 
 
 MANY = 4 * PIECE_MESSAGES
@@ -296,37 +296,37 @@ def ordered(nodes: TwoNodes) -> TwoNodes:
     return nodes
 
 
-def check_all_came(nodes: TwoNodes) -> None:
-    """Assert that the queue has each message once, each group in its order, and that nothing is left beside it."""
+def check_all_arrived(nodes: TwoNodes) -> None:
+    """Assert that the queue has each message once, each group in order, and that no other rows are left."""
     rows = nodes.host.values("SELECT body FROM mq.fifo_msg WHERE qp > 0 ORDER BY group_id, seq")
     assert rows == [*BODIES[::2], *BODIES[1::2]]
     assert [nodes.host.rows(table) for table in ("stage", "piece", "publication")] == [0, 0, 0]
     nodes.host.check()
 
 
-def test_what_one_node_stages_another_publishes(ordered: TwoNodes) -> None:
+def test_node_publishes_stages_of_another_node(ordered: TwoNodes) -> None:
     assert ordered.host.do(STAGE) == Staged(messages=MANY)
-    assert ordered.do_there(STAGE) == Staged(messages=MANY, again=True)
-    assert ordered.do_there(PUBLISH).again is False
+    assert ordered.do_at_other(STAGE) == Staged(messages=MANY, again=True)
+    assert ordered.do_at_other(PUBLISH).again is False
     ordered.advance(CLIENT_MS)
-    for _ in range(MANY // PIECE_MESSAGES + 20):  # a node that finds the other one at it pauses
+    for _ in range(MANY // PIECE_MESSAGES + 20):  # a node pauses while another one works
         ordered.advance(10)
     assert ordered.host.do(PUBLISH) == Published(messages=MANY, again=True)
-    check_all_came(ordered)
+    check_all_arrived(ordered)
 
 
-def test_what_a_dead_node_had_decided_enters(ordered: TwoNodes) -> None:
-    """Its connections end between two slices, and it does no more."""
+def test_pending_publication_of_a_failed_node_is_completed(ordered: TwoNodes) -> None:
+    """Its connections end between two slices, and it stops."""
     ordered.host.do(STAGE)
     assert ordered.host.do(PUBLISH).more
     ordered.first.workers[PublicationStep].stop()
     for _ in range(MANY // PIECE_MESSAGES + 2):
         ordered.advance(POLL_MS)
-    check_all_came(ordered)
+    check_all_arrived(ordered)
 
 
-def test_nodes_that_publish_at_one_time_keep_the_rate_together(ordered: TwoNodes) -> None:
-    """Whoever comes second finds that the next slice is not due yet."""
+def test_nodes_share_the_rate_of_a_publication(ordered: TwoNodes) -> None:
+    """The second node finds that the next slice is not due yet."""
     ordered.host.do(STAGE)
     for node in (ordered.first, ordered.other):
         node.workers[PublicationStep].stop()
@@ -346,7 +346,7 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(ordered: TwoNodes
     ("DELETE FROM mq.writer", "every stage has a writer, and as many messages as it counts"),
     ("UPDATE mq.publication SET stages = '{7777}'", "every stage of a publication exists until it is published"),
 ])  # fmt: skip
-def test_the_doctor_finds_what_is_wrong_with_publications(ordered: TwoNodes, damage: str, check: str) -> None:
+def test_doctor_finds_broken_publications(ordered: TwoNodes, damage: str, check: str) -> None:
     ordered.host.do(STAGE)
     ordered.host.do(PUBLISH)
     ordered.host.do(Stage(queue=QUEUE, writer="w", batch=1, attempt="a", part=0, messages=NEW[:1]))
@@ -356,7 +356,7 @@ def test_the_doctor_finds_what_is_wrong_with_publications(ordered: TwoNodes, dam
         ordered.host.check()
 
 
-# Claims: one source, whichever node it comes to.
+# Claims: one source on several nodes.
 
 
 OPEN = claims.OpenSource(queue=QUEUE, source="s")
@@ -374,30 +374,30 @@ def fill(host: PostgresHost, count: int, *, fifo: bool) -> None:
 
 
 @KINDS
-def test_a_source_is_served_by_all_nodes(nodes: TwoNodes, *, fifo: bool) -> None:
+def test_all_nodes_serve_a_source(nodes: TwoNodes, *, fifo: bool) -> None:
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
     assert nodes.host.do(claim(3)) == claims.Bound(number=1, messages=3, shards=1)
-    assert {each.body for each in nodes.do_there(READ).messages} == {"0", "1", "2"}
-    assert nodes.do_there(claim(3)) == claims.Bound(number=1, messages=3, shards=1, again=True)
-    assert nodes.do_there(commands.Receive(queue=QUEUE, count=10)).messages == []
-    assert nodes.do_there(ACKNOWLEDGE).acknowledged == 1
+    assert {each.body for each in nodes.do_at_other(READ).messages} == {"0", "1", "2"}
+    assert nodes.do_at_other(claim(3)) == claims.Bound(number=1, messages=3, shards=1, again=True)
+    assert nodes.do_at_other(commands.Receive(queue=QUEUE, count=10)).messages == []
+    assert nodes.do_at_other(ACKNOWLEDGE).acknowledged == 1
     assert nodes.host.counts() == (0, 0, 0)
     assert nodes.host.rows("claim") == 0
 
 
-def test_the_last_to_open_goes_on_wherever_it_is(nodes: TwoNodes) -> None:
+def test_last_open_wins_on_any_node(nodes: TwoNodes) -> None:
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
-    assert nodes.do_there(OPEN).epoch == 2
+    assert nodes.do_at_other(OPEN).epoch == 2
     for late in (claim(3), ACKNOWLEDGE, claims.Heartbeat(queue=QUEUE, source="s", epoch=1)):
         with pytest.raises(EpochFenced):
             nodes.host.do(late)
-    assert nodes.do_there(claim(3, epoch=2)).messages == 3
+    assert nodes.do_at_other(claim(3, epoch=2)).messages == 3
 
 
 @KINDS
-def test_a_claim_is_bound_on_by_another_node(nodes: TwoNodes, *, fifo: bool) -> None:
+def test_another_node_continues_a_bind(nodes: TwoNodes, *, fifo: bool) -> None:
     fill(nodes.host, 3 * SLICE, fifo=fifo)
     nodes.host.do(OPEN)
     assert nodes.host.do(claim(100)).more
@@ -411,7 +411,7 @@ def test_a_claim_is_bound_on_by_another_node(nodes: TwoNodes, *, fifo: bool) -> 
 
 @KINDS
 @pytest.mark.parametrize("ending", [ACKNOWLEDGE, claims.CloseSource(queue=QUEUE, source="s")], ids=["deleted", "back"])
-def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, *, fifo: bool) -> None:
+def test_another_node_completes_the_work_of_a_failed_node(nodes: TwoNodes, ending: Any, *, fifo: bool) -> None:
     fill(nodes.host, 4 * SLICE, fifo=fifo)
     nodes.host.do(OPEN)
     while nodes.host.do(claim(100)).more:
@@ -428,22 +428,22 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
     assert nodes.host.rows("claim") == 0
 
 
-def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> None:
+def test_hold_ends_without_the_node_that_served_it(nodes: TwoNodes) -> None:
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))
     nodes.first.workers[ClaimStep].stop()
     nodes.advance(3_600_000)
     with pytest.raises(ClaimLost):
-        nodes.do_there(READ)
+        nodes.do_at_other(READ)
     assert nodes.host.counts() == (3, 0, 0)
 
 
 def there(nodes: TwoNodes, command: Any) -> Any:
-    """Return the result of `command` at the second node, whose connections may be dead: a client asks again."""
+    """Return the result of `command` at the second node; retry once, because its connections may be dead."""
     while True:
         try:
-            return nodes.do_there(command)
+            return nodes.do_at_other(command)
         except (OutcomeUnknown, StoreUnavailable):
             nodes.advance(1_000)
 
@@ -460,8 +460,8 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
 
 
 @KINDS
-def test_what_is_acknowledged_is_seen_no_more_before_it_is_deleted(postgres_url: str, *, fifo: bool) -> None:
-    """As on SQLite, and as it is counted; here no task deletes it."""
+def test_acknowledged_messages_are_hidden_before_their_deletion(postgres_url: str, *, fifo: bool) -> None:
+    """As on SQLite, and as they are counted; no task deletes them here."""
     with hosting_postgres(postgres_url, options=RESTLESS) as host:
         fill(host, 4, fifo=fifo)
         host.do(OPEN)
@@ -477,7 +477,7 @@ def test_what_is_acknowledged_is_seen_no_more_before_it_is_deleted(postgres_url:
 
 @KINDS
 @pytest.mark.parametrize("slow_count_s", [-1.0, 1_000.0])
-def test_what_takes_long_to_count_is_told_again(
+def test_slow_count_is_reused(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, slow_count_s: float, *, fifo: bool
 ) -> None:
     monkeypatch.setattr(transaction, "SLOW_COUNT_S", slow_count_s)
@@ -499,7 +499,7 @@ def test_what_takes_long_to_count_is_told_again(
     ("UPDATE mq.claim SET messages = messages + 1", "every open claim has a source, and all of its messages"),
     ("DELETE FROM mq.source", "every open claim has a source, and all of its messages"),
 ])  # fmt: skip
-def test_the_doctor_finds_what_is_wrong_with_claims(nodes: TwoNodes, damage: str, check: str, *, fifo: bool) -> None:
+def test_doctor_finds_broken_claims(nodes: TwoNodes, damage: str, check: str, *, fifo: bool) -> None:
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))

@@ -1,4 +1,4 @@
-"""What goes from one database to another arrives once and in its order, whatever ends between two steps."""
+"""Messages move from one database to another once and in order, also after failures between two steps."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ STEPS = 6
 
 @pytest.fixture
 def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
-    """Return a node on two databases: the dead-letter queue is in the first, its source in the second."""
+    """A node on two databases: the dead-letter queue is in the first, its source in the second."""
     with hosting_shards(shard_urls) as opened:
         pair(opened, receives_max=1)
         assert (opened.place_of(DEAD), opened.place_of(QUEUE)) == (0, 1)
@@ -69,8 +69,8 @@ def left_in_outbox(host: ShardsHost) -> int:
 
 
 @pytest.mark.parametrize("steps", range(STEPS))
-def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHost, steps: int) -> None:
-    """Two batches are on their way, and their relay ends after so many steps; another one takes over."""
+def test_failure_between_two_steps_loses_and_doubles_nothing(host: ShardsHost, steps: int) -> None:
+    """Two batches are relayed; the relay fails after the given number of steps, and another one continues."""
     stop_relays(host)
     dead_letter(host, *BODIES)
     assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
@@ -82,7 +82,7 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
     async def go() -> None:
         outbox = await one_outbox(host)
         batch = await taken(host, outbox) if steps > 0 else None
-        if batch is not None and steps == 2:  # it ends before the commit
+        if batch is not None and steps == 2:  # it fails before the commit
             with pytest.raises(StoreUnavailable):
                 await transact(host.engine.shards[0], partial(die, outbox=outbox, batch=batch))
         if batch is not None and steps > 2:
@@ -99,7 +99,7 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
     host.check()
 
 
-def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
+def test_late_relay_changes_nothing(host: ShardsHost) -> None:
     stop_relays(host)
     dead_letter(host, "a", "b")
 
@@ -122,8 +122,8 @@ def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
     assert drained(host) == ["a", "b", "c"]
 
 
-def test_what_has_arrived_wakes_though_its_relay_did_not_see_it(host: ShardsHost) -> None:
-    """The connection or the node has ended behind the commit and before the wake: the batch comes again."""
+def test_repeated_batch_wakes_the_waiters(host: ShardsHost) -> None:
+    """The connection or node failed between the commit and the wake, so the batch is relayed again."""
     stop_relays(host)
     dead_letter(host, "a")
 
@@ -145,7 +145,7 @@ def test_what_has_arrived_wakes_though_its_relay_did_not_see_it(host: ShardsHost
     assert max(woken_ms) <= host.clock.now_ms()
 
 
-def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHost) -> None:
+def test_source_restored_from_a_backup_loses_nothing(host: ShardsHost) -> None:
     dead_letter(host, "a")
     dead_letter(host, "b")
     assert host.values("UPDATE mq.outbox SET number = 0 WHERE number = 2 RETURNING 1", url=host.urls[1]) == [1]
@@ -153,7 +153,7 @@ def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHo
     assert drained(host) == ["a", "b", "c"]
 
 
-def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
+def test_deleted_queue_leaves_no_arrivals(host: ShardsHost) -> None:
     dead_letter(host, "a")
     assert host.rows("arrival") == 1
     host.drop(DEAD)
@@ -161,7 +161,7 @@ def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> None:
+def test_invariants_hold_after_many_crashes(host: ShardsHost, seed: int) -> None:
     random = Random(seed)
     stop_relays(host)
     dead_letter(host, *BODIES)
@@ -183,7 +183,7 @@ def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> 
     assert left_in_outbox(host) == 0
 
 
-def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
+def test_groups_keep_their_order_after_crashes(shard_urls: list[str]) -> None:
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=True)
         dead_letter_in_order(host, "a1", "b1", "a2")
@@ -200,8 +200,8 @@ def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, fifo: bool) -> None:
-    """As they were before they left: received so often, and received once more."""
+def test_messages_for_a_deleted_queue_return(shard_urls: list[str], *, fifo: bool) -> None:
+    """With their earlier receive count, and are received once more."""
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=fifo)
         stop_relays(host)
@@ -216,20 +216,20 @@ def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, f
         host.check()
 
 
-def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHost) -> None:
-    """It is another queue; what was on its way to the first one comes back, and dies again."""
+def test_recreated_target_gets_no_earlier_messages(host: ShardsHost) -> None:
+    """Messages for the deleted queue return, and become dead letters again."""
     stop_relays(host)
     dead_letter(host, "a")
     host.drop(DEAD)
     host.create(DEAD)
     carry_again(host)
     assert host.counts(DEAD) == (0, 0, 0)
-    assert host.receive(10) == []  # it is a dead letter of the new one
+    assert host.receive(10) == []  # it is a dead letter of the new queue
     assert drained(host) == ["a"]
 
 
-def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
-    """Where it came from is gone as where it went; and the way between them, after a while."""
+def test_messages_without_source_and_target_are_deleted(host: ShardsHost) -> None:
+    """And, after a while, their outbox."""
     stop_relays(host)
     dead_letter(host, "a")
     host.drop(DEAD)
@@ -242,7 +242,7 @@ def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo: bool) -> None:
+def test_message_can_return_to_its_first_queue(shard_urls: list[str], *, fifo: bool) -> None:
     with hosting_shards(shard_urls) as host:
         there = "000000000000/there"
         host.create(QUEUE, fifo=fifo)
@@ -260,7 +260,7 @@ def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo:
         assert host.receive_one().body == "a"
 
 
-def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) -> None:
+def test_delay_of_the_target_starts_with_the_forward(shard_urls: list[str]) -> None:
     with hosting_shards(shard_urls) as host:
         there = "000000000000/there"
         host.create(QUEUE)
@@ -277,8 +277,8 @@ def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) ->
         assert host.counts(there) == (1, 0, 0)
 
 
-def test_groups_of_a_standard_queue_go_along(shard_urls: list[str]) -> None:
-    """They share fairly where they come to, and leave nothing behind."""
+def test_groups_of_a_standard_queue_are_relayed(shard_urls: list[str]) -> None:
+    """They share fairly in the target, and leave no rows behind."""
     with hosting_shards(shard_urls) as host:
         there = "000000000000/there"
         host.create(QUEUE)

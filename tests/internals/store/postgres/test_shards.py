@@ -1,4 +1,4 @@
-"""Several databases as one store: which they are, where queues go, and what goes on while one of them is down."""
+"""Several databases as one store: their identity, the places of queues, and service while one of them is down."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -48,10 +48,10 @@ def names(number: int) -> list[str]:
     return [f"000000000000/q{each}" for each in range(number)]
 
 
-# Which databases they are.
+# The identity of the databases.
 
 
-def refused(host: ShardsHost, *urls: str) -> str:
+def refusal(host: ShardsHost, *urls: str) -> str:
     async def attempt() -> str:
         with pytest.raises(StoreError) as found:
             await Shards.open(urls, clock=host.clock, options=RESTLESS)
@@ -66,18 +66,18 @@ def refused(host: ShardsHost, *urls: str) -> str:
         pytest.param([1, 0], "it is number 2 of the databases of its store; name the first one", id="another order"),
         pytest.param([1], "it is number 2 of the databases of its store; name the first one", id="without the home"),
         pytest.param([0, 0], "it is number 1 of its store, and named as number 2", id="one twice"),
-        # The third one was never opened when the second one is refused, and is closed with the others.
+        # The second one is refused before the third one is opened; all are closed.
         pytest.param([0, None, 1], 'database "missing" does not exist', id="one that is not there"),
     ],
 )
-def test_databases_out_of_their_places_are_refused(host: ShardsHost, places: list[int | None], why: str) -> None:
-    """Each knows its number, and the home alone knows the others."""
+def test_databases_in_the_wrong_order_are_refused(host: ShardsHost, places: list[int | None], why: str) -> None:
+    """Each knows its place, and only the home knows the others."""
     missing = urlsplit(host.urls[1])._replace(path="/missing").geturl()
-    assert why in refused(host, *(missing if place is None else host.urls[place] for place in places))
+    assert why in refusal(host, *(missing if place is None else host.urls[place] for place in places))
 
 
-def test_a_database_of_another_store_is_refused(host: ShardsHost, new_database: str) -> None:
-    """One that has queues of its own, and one that has joined elsewhere."""
+def test_database_of_another_store_is_refused(host: ShardsHost, new_database: str) -> None:
+    """One with queues, and one that has joined another store."""
 
     async def fill() -> None:
         engine = await Shards.open([new_database], clock=host.clock, options=RESTLESS)
@@ -85,18 +85,18 @@ def test_a_database_of_another_store_is_refused(host: ShardsHost, new_database: 
         await engine.close()
 
     host.run(fill())
-    assert "it belongs to another store; name the one that was number 2" in refused(host, host.urls[0], new_database)
-    assert "it belongs to another store" in refused(host, new_database, host.urls[1])
+    assert "it belongs to another store; name the one that was number 2" in refusal(host, host.urls[0], new_database)
+    assert "it belongs to another store" in refusal(host, new_database, host.urls[1])
 
 
-def test_a_database_can_be_added_at_the_end(shard_urls: list[str]) -> None:
-    """One with queues goes on as the first of two; then nobody needs to name the other any more."""
+def test_list_can_add_a_database_at_the_end(shard_urls: list[str]) -> None:
+    """A database with queues becomes the first of two; after that, the list is not needed."""
 
     async def before() -> None:
         for url in shard_urls:
             await empty(url)
         clock = VirtualClock()
-        await set_clock(shard_urls[0], clock.now_ms())  # another test may have left it later
+        await set_clock(shard_urls[0], clock.now_ms())  # another test may have left a later time
         engine = await Shards.open(shard_urls[:1], clock=clock, options=RESTLESS)
         await execute(engine, commands.CreateQueue(queue=QUEUE))
         await execute(engine, commands.Send(queue=QUEUE, messages=(message("kept"),)))
@@ -113,7 +113,7 @@ def test_a_database_can_be_added_at_the_end(shard_urls: list[str]) -> None:
     host.close()
 
 
-# Where queues are.
+# Places of queues.
 
 
 async def sweep_places(store: Shards) -> None:
@@ -121,24 +121,24 @@ async def sweep_places(store: Shards) -> None:
         await store.sweep_places(home)
 
 
-def test_new_queues_go_where_the_fewest_are(host: ShardsHost) -> None:
-    """And stay there; a deleted one counts until its place is forgotten."""
+def test_new_queue_goes_to_the_database_with_the_fewest(host: ShardsHost) -> None:
+    """And stays there; a deleted queue counts until its place is deleted."""
     for name in names(4):
         host.create(name)
     assert [host.place_of(name) for name in names(4)] == [0, 1, 0, 1]
     for name in names(4)[::2]:
         host.drop(name)
     host.create(LATER)
-    assert host.place_of(LATER) == 0  # they are equal still
-    host.advance(JANITOR_MS)  # the names rest no more
+    assert host.place_of(LATER) == 0  # the numbers are still equal
+    host.advance(JANITOR_MS)  # the cooldown of deleted names has ended
     host.run(sweep_places(host.engine))
     for name in names(7)[4:]:
         host.create(name)
     assert [host.place_of(name) for name in names(7)[4:]] == [0, 0, 1]
 
 
-def test_listings_are_of_all_databases(host: ShardsHost) -> None:
-    """By name, in pages; so are the sources of a dead-letter queue, and what an operator sees. Accounts are at home."""
+def test_listings_include_all_databases(host: ShardsHost) -> None:
+    """By name, in pages; also dead-letter sources and the operator's view. Accounts are in the home."""
     host.create(DEAD)
     for name in names(5):
         host.create(name, dead_letter_queue=DEAD, receives_max=1)
@@ -156,7 +156,7 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
     assert {figure.name for figure in host.engine.metrics()} > {"store_reachable", "store_outbox_relayed"}
 
 
-def test_receipts_are_of_one_database(host: ShardsHost) -> None:
+def test_receipts_are_valid_in_one_database(host: ShardsHost) -> None:
     for name in names(2):
         host.create(name)
         host.send("a", queue=name)
@@ -165,8 +165,8 @@ def test_receipts_are_of_one_database(host: ShardsHost) -> None:
     assert isinstance(answer, ReceiptInvalid)
 
 
-def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
-    """By deleting one here and creating it there: it asks again where it is told that there is none."""
+def test_node_finds_queues_recreated_in_another_database(host: ShardsHost) -> None:
+    """The cached place is wrong, so it is looked up again."""
 
     async def open_other() -> Shards:
         return await Shards.open(host.urls, clock=host.clock, options=RESTLESS)
@@ -195,8 +195,8 @@ def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
         host.send("c")
 
 
-def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None:
-    """A range of one of them at a time; each numbers its own, and no two ranges have one name."""
+def test_events_of_all_databases_are_exported(shard_urls: list[str]) -> None:
+    """One range of one database at a time; each database numbers its own events, and names of ranges are unique."""
     with hosting_shards(shard_urls, options=replace(RESTLESS, event_log="closed")) as host:
         for name in names(2):
             host.create(name)
@@ -215,10 +215,8 @@ def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None
         assert (counts.recorded, counts.exported) == (6, 6)
 
 
-def test_a_look_for_a_new_database_keeps_no_other_queue_waiting(
-    host: ShardsHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It also tries to open those that are down, which takes its time."""
+def test_refresh_does_not_delay_other_queues(host: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also tries to open databases that are down, which takes long."""
     host.create(QUEUE)
     host.values("INSERT INTO mq.shard_of (name, place) VALUES ($1, 7)", LATER)
     host.reopen()
@@ -244,7 +242,7 @@ def test_a_look_for_a_new_database_keeps_no_other_queue_waiting(
     host.run(play())
 
 
-# While one of them is down.
+# While one database is down.
 
 
 @pytest.fixture
@@ -261,15 +259,15 @@ def take_down(host: ShardsHost, server: PostgresServer) -> None:
     server.kill()
 
 
-def bring_up(host: ShardsHost, server: PostgresServer) -> None:
-    """Start the second server again; the kill has emptied the table of its clock."""
+def start_again(host: ShardsHost, server: PostgresServer) -> None:
+    """Start the second server again, and set its clock, whose table the kill has emptied."""
     server.start()
     host.values("INSERT INTO mq.test_clock VALUES ($1)", host.clock.now_ms(), url=server.url)
     host.down.clear()
 
 
-def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer]) -> None:
-    """Its own queues are refused, to be tried again, and listings; dead letters for it wait; then it goes on."""
+def test_other_databases_keep_serving(frail: tuple[ShardsHost, PostgresServer]) -> None:
+    """Its queues and listings fail temporarily; dead letters for it wait; then all continues."""
     host, server = frail
     host.create(QUEUE)
     host.create(DEAD)
@@ -286,11 +284,11 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
         host.do(commands.ListDeadLetterSources(queue=DEAD))
     host.send("a", "b")
     assert len(host.receive(10, timeout_s=0)) == 2
-    assert host.receive(10) == []  # they are dead, and on their way
+    assert host.receive(10) == []  # they are dead letters in the outbox
     assert host.counts(QUEUE) == (0, 0, 0)
     host.create(LATER)
     assert host.run(host.engine.readiness_failures()) == []
-    bring_up(host, server)
+    start_again(host, server)
     assert host.place_of(LATER) == 0
     host.advance(CLAIM_MS + POLL_MS)
     host.advance(POLL_MS)
@@ -298,8 +296,8 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
     assert len(host.do(commands.ListQueues(account="000000000000")).names) == 3
 
 
-def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple[ShardsHost, PostgresServer]) -> None:
-    """Its next dead letter came from there; another task's go back at once, and its own when the database is back."""
+def test_waiting_move_task_does_not_block_others(frail: tuple[ShardsHost, PostgresServer]) -> None:
+    """Its next dead letter came from the database that is down; another task continues, and it does later."""
     host, server = frail
     near, far, dead, other, other_dead = (f"000000000000/{name}" for name in ("near", "far", "dead", "other", "odd"))
     for name in (near, far, dead):
@@ -319,19 +317,19 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
         host.do(commands.StartMove(source=source, moves_per_s_max=1))
     assert (host.counts(near), host.counts(other)) == ((1, 0, 0), (1, 0, 0))
     take_down(host, server)
-    host.reopen()  # nobody knows anything any more of what is there
+    host.reopen()  # all caches are empty
     for _ in range(8):
         host.advance(1_000)
     assert (host.counts(near), host.counts(dead)) == ((2, 0, 0), (2, 0, 0))
     assert (host.counts(other), host.counts(other_dead)) == ((5, 0, 0), (0, 0, 0))
-    bring_up(host, server)
+    start_again(host, server)
     host.advance(CLAIM_MS + POLL_MS)
     for _ in range(3):
         host.advance(POLL_MS)
     assert (host.counts(far), host.counts(dead)) == ((2, 0, 0), (0, 0, 0))
 
 
-def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
+def test_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
     host, server = frail
     for name in names(2):
         host.create(name)
@@ -340,15 +338,15 @@ def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> N
     host.send("a", queue=names(2)[0])
     with pytest.raises(StoreUnavailable):
         host.send("b", queue=names(2)[1])
-    bring_up(host, server)
+    start_again(host, server)
     host.advance(REFRESH_MS)
     host.send("c", queue=names(2)[1])
     assert host.receive_one(queue=names(2)[1]).body == "c"
 
 
 @pytest.fixture
-def homeless(new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
-    """Return a node that has started while the home, on that server, is down; each of the databases has a queue."""
+def without_home(new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
+    """A node started while the home, on that server, is down; each database has a queue."""
     with temporary_folder() as folder, PostgresServer(folder / "home", settings={"fsync": "off"}) as server:
         for url in (new_database, server.url):
             asyncio.run(prepare(url))
@@ -361,9 +359,9 @@ def homeless(new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
             yield host, server
 
 
-def test_a_node_without_the_home_serves_what_is_elsewhere(homeless: tuple[ShardsHost, PostgresServer]) -> None:
-    """What it knows, and what the others know; nothing else, and no new queues."""
-    host, _ = homeless
+def test_node_without_the_home_serves_the_other_databases(without_home: tuple[ShardsHost, PostgresServer]) -> None:
+    """Cached queues and those that other databases have; no others, and no new queues."""
+    host, _ = without_home
     host.send("a", queue=names(2)[1])
     assert host.receive_one(queue=names(2)[1]).body == "a"
     with pytest.raises(StoreUnavailable):
@@ -372,10 +370,10 @@ def test_a_node_without_the_home_serves_what_is_elsewhere(homeless: tuple[Shards
         host.create(LATER)
 
 
-def test_what_is_at_the_home_is_sought_nowhere_else(homeless: tuple[ShardsHost, PostgresServer]) -> None:
-    """Once the node has met it: while the home is down the others are asked nothing about it."""
-    host, server = homeless
-    bring_up(host, server)
+def test_cached_queue_of_the_home_is_not_searched_elsewhere(without_home: tuple[ShardsHost, PostgresServer]) -> None:
+    """While the home is down, the other databases get no queries for it."""
+    host, server = without_home
+    start_again(host, server)
     host.advance(REFRESH_MS)
     host.send("a", queue=names(2)[0])
     host.down.add(0)
@@ -387,9 +385,9 @@ def test_what_is_at_the_home_is_sought_nowhere_else(homeless: tuple[ShardsHost, 
     host.send("c", queue=names(2)[1])
 
 
-def test_an_empty_database_does_not_take_the_place_of_the_home(homeless: tuple[ShardsHost, PostgresServer]) -> None:
-    """It knows of no queue: those of the home would seem to be deleted, and new ones would take their names."""
-    host, server = homeless
+def test_empty_database_cannot_replace_the_home(without_home: tuple[ShardsHost, PostgresServer]) -> None:
+    """It has no queues: those of the home would seem deleted, and new ones would take their names."""
+    host, server = without_home
     server.start()
     host.run(empty(server.url))
     host.values("INSERT INTO mq.test_clock VALUES ($1)", host.clock.now_ms(), url=server.url)
@@ -400,20 +398,20 @@ def test_an_empty_database_does_not_take_the_place_of_the_home(homeless: tuple[S
     assert host.values("SELECT count(*) FROM mq.setting WHERE name = 'store'", url=server.url) == [0]
 
 
-# What the doctor says about several databases together.
+# The doctor's checks across databases.
 
 
 NOWHERE = "postgresql://u:s3cret@127.0.0.1:1/x"
 A, B, C = (f"000000000000/{name}" for name in "abc")
 
-REPAIR = (  # as docs/stores.md says
+REPAIR = (  # from docs/stores.md
     f"INSERT INTO mq.shard_of (name, place) VALUES ('{B}', 1) ON CONFLICT (name) DO UPDATE SET place = excluded.place"
 )
 
 
 @pytest.fixture
 def three(host: ShardsHost) -> ShardsHost:
-    """The first of the databases has the queues A and C, the second B."""
+    """The first database has the queues A and C, the second B."""
     for name in (A, B, C):
         host.create(name)
     return host
@@ -431,14 +429,14 @@ def do_at(host: ShardsHost, place: int, statement: str) -> None:
     host.values(statement, url=host.urls[place])
 
 
-def test_nothing_is_said_against_a_sound_store(three: ShardsHost) -> None:
-    """Nor against what the home had before there were others, of which it may know no place."""
+def test_healthy_store_passes(three: ShardsHost) -> None:
+    """Also with queues of the home from before the other databases, which may have no place."""
     assert faults(three) == {}
     do_at(three, 0, f"DELETE FROM mq.shard_of WHERE name = '{A}'")
     assert faults(three) == {}
 
 
-def test_nothing_is_said_against_databases_that_nobody_has_served(three: ShardsHost) -> None:
+def test_new_databases_pass(three: ShardsHost) -> None:
     for url in three.urls:
         three.run(empty(url))
     assert faults(three) == {}
@@ -447,8 +445,8 @@ def test_nothing_is_said_against_databases_that_nobody_has_served(three: ShardsH
 @pytest.mark.parametrize(
     "change", [f"DELETE FROM mq.shard_of WHERE name = '{B}'", f"UPDATE mq.shard_of SET place = 0 WHERE name = '{B}'"]
 )
-def test_a_queue_that_the_home_does_not_find_is_named(three: ShardsHost, change: str) -> None:
-    """Its place was forgotten, or is another one: the home was brought back from an earlier moment, say."""
+def test_misplaced_queue_is_reported(three: ShardsHost, change: str) -> None:
+    """Its place is missing or wrong, for example because the home was restored from a backup."""
     do_at(three, 0, change)
     (said,) = faults(three).items()
     assert said[0] == PLACES
@@ -457,15 +455,15 @@ def test_a_queue_that_the_home_does_not_find_is_named(three: ShardsHost, change:
     assert faults(three) == {}
 
 
-def test_queues_are_looked_at_beyond_a_page(three: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reads_all_pages(three: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(databases, "_PAGE", 1)
     assert faults(three) == {}
     do_at(three, 0, "UPDATE mq.shard_of SET place = 1")
     assert faults(three)[PLACES].endswith(f"has 2 that the home looks for elsewhere, the first is {A}")
 
 
-def test_a_queue_that_goes_meanwhile_is_no_fault(three: ShardsHost) -> None:
-    """Here one is deleted, and made anew at another place, between the look at the queues and that at their places."""
+def test_queue_recreated_during_the_check_is_no_fault(three: ShardsHost) -> None:
+    """It is deleted, and recreated at another place, between the reads of queues and places."""
 
     async def play() -> list[Finding]:
         async with connected(three.urls[0]) as connection:
@@ -480,16 +478,16 @@ def test_a_queue_that_goes_meanwhile_is_no_fault(three: ShardsHost) -> None:
     assert [each for each in three.run(play()) if not each.ok] == []
 
 
-def test_databases_in_another_order_are_named(three: ShardsHost) -> None:
-    """Their queues are not compared then: all would be at the wrong place."""
+def test_databases_in_the_wrong_order_are_reported(three: ShardsHost) -> None:
+    """Their queues are not compared then: all would be misplaced."""
     said = faults(three, three.urls[::-1])
     assert "it is number 2 of its store, and named as number 1" in said[ONE_STORE]
     assert "it is number 1 of its store, and named as number 2" in said[ONE_STORE]
     assert said[PLACES].startswith("not checked: ")
 
 
-def test_a_database_of_another_store_is_named(three: ShardsHost) -> None:
-    """One that belongs elsewhere, and one that has queues and belongs nowhere."""
+def test_database_of_another_store_is_reported(three: ShardsHost) -> None:
+    """One of another store, and one with queues that belongs to no store."""
     do_at(three, 1, "UPDATE mq.setting SET value = 'another' WHERE name = 'store'")
     assert "it belongs to another store" in faults(three)[ONE_STORE]
     do_at(three, 1, "DELETE FROM mq.setting WHERE name = 'store'")
@@ -497,8 +495,8 @@ def test_a_database_of_another_store_is_named(three: ShardsHost) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_one_that_cannot_be_asked_is_named(three: ShardsHost, place: int) -> None:
-    """The others are compared as far as they can be; no password is said."""
+def test_unreachable_database_is_reported(three: ShardsHost, place: int) -> None:
+    """The others are compared; the text has no password."""
     urls = [NOWHERE if each == place else url for each, url in enumerate(three.urls)]
     said = faults(three, urls)
     assert set(said) == {ONE_STORE, PLACES}
@@ -506,7 +504,7 @@ def test_one_that_cannot_be_asked_is_named(three: ShardsHost, place: int) -> Non
         assert detail.startswith("postgresql://u:***@127.0.0.1:1/x cannot be used: ")
 
 
-def test_one_with_an_older_schema_says_what_to_do(three: ShardsHost) -> None:
+def test_older_schema_is_reported_with_its_remedy(three: ShardsHost) -> None:
     do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number > 3")
     try:
         assert "run `veilmq migrate`" in faults(three)[ONE_STORE]
@@ -514,8 +512,8 @@ def test_one_with_an_older_schema_says_what_to_do(three: ShardsHost) -> None:
         do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number < 0")
 
 
-def test_what_every_store_answers_several_databases_answer(host: ShardsHost) -> None:
-    """A receive that is withdrawn before its queue was found takes nothing; an unknown queue has no sources."""
+def test_commands_on_several_databases(host: ShardsHost) -> None:
+    """A receive that is withdrawn before its queue was found leases nothing; an unknown queue has no sources."""
     host.create()
     host.send("a")
 

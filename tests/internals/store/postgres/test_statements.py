@@ -1,8 +1,8 @@
-"""Statements on PostgreSQL: each names its partition, none goes through one, and they read no more than they give.
+"""Statements on PostgreSQL: each acts on one partition, scans no partition, and reads no more rows than it returns.
 
-A partition can so live in any database. Plans are those of tables that are empty, also when their rows were counted: a
-connection plans statements for good, whenever that is. What is harmless then, to go through a partition for a few of
-its messages, is not when there are a million. (Deletes read all messages of their queue, twice.)
+So a partition can be in any database. Plans are those for empty tables, also by their statistics, because a connection
+plans a statement once. To scan a partition for a few messages is harmless then, but not with a million messages.
+(Deletes read all messages of their queue, twice.)
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def send(host: PostgresHost, name: str, messages: int, *, groups: bool, delay_s:
     host.put(*(message(each, group=each if groups else None, dedup_id=uuid4().hex, delay_s=delay_s) for each in names))
 
 
-# What is read.
+# Costs.
 
 
 KINDS = pytest.mark.parametrize("kind", ["standard", "fair", "fifo"])
@@ -44,8 +44,8 @@ IN_FLIGHT = InspectQueue(queue=QUEUE, count=SHOWN, state=MessageState.IN_FLIGHT)
 
 @pytest.mark.usefixtures("tables")
 @KINDS
-def test_a_message_costs_the_same_however_many_there_are(host: PostgresHost, kind: str) -> None:
-    """Whatever the functions do: of the messages beside it no entry of an index is read."""
+def test_cost_of_a_message_is_independent_of_the_queue_size(host: PostgresHost, kind: str) -> None:
+    """No index entry of another message is read."""
 
     def cycles() -> int:
         before = host.entries_read()
@@ -67,7 +67,7 @@ def test_a_message_costs_the_same_however_many_there_are(host: PostgresHost, kin
 
 @pytest.mark.usefixtures("new_tables")
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
-def test_a_look_costs_the_same_however_many_others_there_are(host: PostgresHost, *, fifo: bool) -> None:
+def test_cost_of_an_inspection_is_independent_of_the_queue_size(host: PostgresHost, *, fifo: bool) -> None:
     def looked() -> int:
         before = host.entries_read()
         for command in (LEASES, IN_FLIGHT):
@@ -85,8 +85,8 @@ def test_a_look_costs_the_same_however_many_others_there_are(host: PostgresHost,
     assert looked() < 2 * read
 
 
-def test_no_more_are_passed_over_than_a_look_may(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is behind them is not seen."""
+def test_inspection_skips_a_limited_number_of_messages(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages behind them are not shown."""
     monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     seen = []
     host.create()
@@ -98,12 +98,12 @@ def test_no_more_are_passed_over_than_a_look_may(host: PostgresHost, monkeypatch
     assert seen == [(1, 1), (0, 0)]
 
 
-def test_groups_that_have_nothing_any_more_are_passed_over_a_thousand_at_a_time(host: PostgresHost) -> None:
-    """They are there until the janitor comes; the next receive goes on behind them."""
+def test_receive_skips_a_thousand_empty_groups(host: PostgresHost) -> None:
+    """Before the janitor deletes them; the next receive continues behind them."""
     host.create(fifo=True, retention_s=60)
     send(host, "old", 1_000, groups=True)
     host.advance(59_000)
-    host.reopen()  # whose janitor comes a minute later
+    host.reopen()  # the janitor runs a minute later
     send(host, "new", 1, groups=True)
     host.advance(1_000)
     assert host.receive(10) == []
@@ -112,8 +112,8 @@ def test_groups_that_have_nothing_any_more_are_passed_over_a_thousand_at_a_time(
 
 
 @pytest.mark.usefixtures("new_tables")
-def test_what_a_delay_hides_in_a_group_costs_no_more_than_a_hundred_messages_do(host: PostgresHost) -> None:
-    """So many are passed over, by a receive and by what says when the group gives its next message."""
+def test_cost_of_delayed_messages_in_a_group_is_limited_to_a_hundred(host: PostgresHost) -> None:
+    """Receives and mq.fifo_settle skip at most that many."""
 
     def send_to(group: int, count: int, delay_s: int | None = None) -> None:
         host.put(*(message("", group=str(group), dedup_id=uuid4().hex, delay_s=delay_s) for _ in range(count)))
@@ -130,16 +130,16 @@ def test_what_a_delay_hides_in_a_group_costs_no_more_than_a_hundred_messages_do(
     assert 5 * read[1] < 6 * read[0]
 
 
-# No statement goes through a partition.
+# No statement scans a partition.
 
 
-OF_STORES = {"copies.sql", "doctor.sql", "schema.sql", "functions.sql"}
-"""What copies or examines a whole store, and what makes one."""
+WHOLE_STORE_FILES = {"copies.sql", "doctor.sql", "schema.sql", "functions.sql"}
+"""Files for copies, checks and the creation of a whole store."""
 STATEMENTS: dict[str, dict[str, str]] = {
     **{
         each.name: load(PACKAGE, each.name)
         for each in files(PACKAGE).iterdir()
-        if each.name.endswith(".sql") and each.name not in OF_STORES
+        if each.name.endswith(".sql") and each.name not in WHOLE_STORE_FILES
     },
     "shared": shared(),
     "of FIFO queues": FIFO,
@@ -150,7 +150,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("next_seqs", "messages")},
 }
 WHOLE = {"count", "facts", "inspect", "waiting"}
-"""Statements that are about all of a partition or a database, or its first messages."""
+"""Statements on a whole partition or database, or on its first messages."""
 
 _SCAN = re.compile(
     r"(Seq Scan on (?:msg|fifo_msg|fifo_group)\b)|Index (?:Only )?Scan using (\w+) on (?:msg|fifo_msg|fifo_group)\b"
@@ -168,7 +168,7 @@ _SECOND = {
     "fifo_group_pkey": "group_id",
     "fifo_group_eligible": "eligible_at",
 }
-"""The column of each index behind the partition: a scan without a condition on it reads all of the partition."""
+"""The second column of each index: a scan without a condition on it reads the whole partition."""
 
 
 async def plan(connection: Any, number: int, statement: str) -> list[str]:
@@ -188,17 +188,17 @@ def every(file: str) -> Iterator[tuple[str, str]]:
             yield f"{name}, logged", statement
 
 
-def wholesale(lines: list[str]) -> Iterator[str]:
-    """Yield where a plan goes through all messages, all groups or all index entries of a partition or of the table.
+def whole_scans(lines: list[str]) -> Iterator[str]:
+    """Yield the nodes of a plan that scan all messages, groups or index entries of a partition or table.
 
-    To take the first of them in the order of the index, or to see whether there is one, is something else.
+    Reads of the first ones by an index, and existence checks, are allowed.
     """
     for number, line in enumerate(lines):
         scan = _SCAN.search(line)
         below = "".join(lines[number + 1 :][:1])
         if scan and (scan[1] or not re.search(rf"Index Cond: .*\b{_SECOND[scan[2]]}\b", below)):
             parents = [above for above in reversed(lines[:number]) if _indent(above) < _indent(line)]
-            parent = next((above for above in parents if "Append" not in above), "")  # of both tables, one by one
+            parent = next((above for above in parents if "Append" not in above), "")  # nested loop over both tables
             if not _FEW.search(parent):
                 yield line.strip()
 
@@ -209,7 +209,7 @@ def _indent(line: str) -> int:
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("file", STATEMENTS)
-def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> None:
+def test_no_statement_scans_a_partition(postgres_url: str, file: str) -> None:
     async def found() -> dict[str, list[str]]:
         async with connected(postgres_url) as connection:
             for name, value in SETTINGS.items():
@@ -218,42 +218,42 @@ def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> 
             for number, (name, statement) in enumerate(every(file)):
                 text = re.sub("--.*", "", statement)
                 if text.split()[0] in {"SELECT", "WITH", "INSERT", "UPDATE", "DELETE"}:
-                    plans[name] = list(wholesale(await plan(connection, number, text)))
+                    plans[name] = list(whole_scans(await plan(connection, number, text)))
             return plans
 
     plans = asyncio.run(found())
     assert {name: lines for name, lines in plans.items() if lines and name not in WHOLE} == {}
 
 
-# Every statement names its partition.
+# Each statement acts on one partition.
 
 
 FILES = [entry.name for entry in files(PACKAGE).iterdir() if entry.name.endswith(".sql") and entry.name != "doctor.sql"]
-"""The doctor looks at whole databases."""
+"""The doctor checks whole databases."""
 NO_QUERIES = {"schema.sql", "functions.sql"}
 SCHEMA = schema(PACKAGE, id="", name="text", number="bigint", bytes="bytea", keyed="")
 FUNCTIONS = files(PACKAGE).joinpath("functions.sql").read_text()
 PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
-OF_ALL = {
+WHOLE_DATABASE = {
     name: why
     for why, names in {
-        "a copy of a whole store, which nobody uses meanwhile": "copies.sql deduplication_log, copies.sql fifo, "
+        "a copy of a whole store, while no node runs": "copies.sql deduplication_log, copies.sql fifo, "
         "copies.sql is_used, copies.sql standard",
-        "a new partition, which has no number yet": "copies.sql add_part, shared insert_part",
-        "the doctor looks at whole databases": "durability.sql facts",
-        "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts, "
+        "a new partition, without a number": "copies.sql add_part, shared insert_part",
+        "the doctor checks whole databases": "durability.sql facts",
+        "the janitor finds its work": "events.sql retired_parts, sweeps.sql parts, "
         "sweeps.sql end_outboxes, sweeps.sql drop_outboxes",
-        "the exporter takes the events of a whole database": "events.sql take",
-        "a relay looks where there is something to do": "outbox.sql due",
-        "finds the partition, by the name of its queue": "queues.sql find_queue",
-        "a node looks where sources have something to do": "shared due_source",
-        "finds the partition, by the queues that it is between": "outbox.sql known_outbox",
+        "the exporter takes events of a whole database": "events.sql take",
+        "a relay finds its work": "outbox.sql due",
+        "finds the partition by the name of its queue": "queues.sql find_queue",
+        "a node finds sources with work": "shared due_source",
+        "finds the partition of an outbox by its queues": "outbox.sql known_outbox",
         "an operator removes a database": "shards.sql has_events, shards.sql is_waiting",
-        "names the partitions of all that is waited for at a node": "wakeups.sql awaited, wakeups.sql awaited_groups",
+        "the partitions of all awaited queues of a node": "wakeups.sql awaited, wakeups.sql awaited_groups",
     }.items()
     for name in names.split(", ")
 }
-"""What is asked of a whole database, and why; each is rare, or finds out which partition to name."""
+"""Statements on a whole database, and why; each is rare, or finds the partition."""
 
 
 def without_comments(text: str) -> str:
@@ -262,14 +262,14 @@ def without_comments(text: str) -> str:
 
 _MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:mq\.)?(\w+) \(\s*qp\b")
 DATA = "|".join(sorted({*_MADE.findall(SCHEMA), "expired_receipt", "message"}))
-"""The tables of the data plane: those whose first column is the partition, and the view of two of them."""
+"""The tables with the partition as their first column, and the view of two of them."""
 
 _WITHOUT_SCHEMA = re.compile(rf"\b(FROM|JOIN|USING|UPDATE|INTO)\s+(?=(?:{DATA})\b)")
 _TABLE = re.compile(rf"\b(?:FROM|JOIN|USING|UPDATE|DELETE FROM|,)\s+mq\.(?:{DATA})\b")
 _INSERT = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)? \(\s*(\w+)")
 _INSERT_WHOLE = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)?\s+SELECT\b")
 _GIVEN_WHOLE = re.compile(r"'qp', \$1|v_\w+\.qp := p_qp|mq\.event_of\(|SELECT qp, seq,")
-"""How whole rows get theirs: it is put in, or it is that of rows that were found by it."""
+"""How inserts of whole rows set the partition: explicitly, or from rows that were found by it."""
 _CALL = re.compile(r"\bmq\.(?:fifo_\w+|fair_\w+|admit)\(\s*([^,)]+)")
 _NAMED = re.compile(r"\bqp = (\$[12]\b|p_\w+|part\.qp|v_\w+|NEW\.qp)")
 _FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION mq\.(\w+)\((.*?)\$\$(.*?)\$\$", re.DOTALL)
@@ -278,11 +278,11 @@ _FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION mq\.(\w+)\((.*?)\$\$(.*?)\$\
 def findings(text: str) -> list[str]:
     found = []
     if len(_NAMED.findall(text)) < len(_TABLE.findall(text)):
-        found.append("a table is looked at in all partitions")
+        found.append("a table is read in all partitions")
     if "part.qp" in _NAMED.findall(text) and not re.search(r"\bpart\.qp = (\$1|p_qp)\b", text):
-        found.append("the partition is not named itself")
+        found.append("the partition has no condition")
     if _INSERT_WHOLE.search(text) and not _GIVEN_WHOLE.search(text):
-        found.append("whole rows bring a partition of their own")
+        found.append("whole rows have another partition")
     found += [f"rows begin with {column}" for column in _INSERT.findall(text) if column != "qp"]
     found += [f"a call begins with {term}" for term in _CALL.findall(text) if term not in PARTITIONS]
     return found
@@ -293,7 +293,7 @@ def touches_data(text: str) -> bool:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Yield name and text of each statement in each file of the folders, and of those that both dialects share."""
+    """Yield name and text of each statement of the SQL files, and of those that both dialects share."""
     for file in sorted(set(FILES) - NO_QUERIES):
         for name, text in load(PACKAGE, file).items():
             yield f"{file} {name}", without_comments(text)
@@ -304,25 +304,25 @@ def queries() -> Iterator[tuple[str, str]]:
 def statements() -> Iterator[tuple[str, str]]:
     """Yield name and text of each statement of the data plane, and of each function that it calls."""
     for name, text in queries():
-        if touches_data(text) and name not in OF_ALL:
+        if touches_data(text) and name not in WHOLE_DATABASE:
             yield name, text
     for name, _, body in _FUNCTION.findall(without_comments(FUNCTIONS)):
         yield f"function {name}", body
 
 
-def test_each_statement_names_one() -> None:
-    """As its first term; what goes on to another queue names that one's as its second."""
+def test_each_statement_acts_on_one_partition() -> None:
+    """Its first argument; for a statement with a target queue, the second one is the target's."""
     wrong = {name: found for name, text in statements() if (found := findings(text))}
     assert wrong == {}
     assert [name for name, text in statements() if not name.startswith("function ") and "$1" not in text] == [], (
-        "no partition is given"
+        "no argument is the partition"
     )
 
 
 def test_exceptions_are_needed() -> None:
-    """Each of them is a statement that there is, and that names none; a file without statements is named."""
+    """Each one exists and names no partition."""
     found = {name for name, text in queries() if touches_data(text) and (findings(text) or "$1" not in text)}
-    assert found == set(OF_ALL)
+    assert found == set(WHOLE_DATABASE)
     assert {file for file in FILES if not load(PACKAGE, file)} == NO_QUERIES
 
 
@@ -332,5 +332,5 @@ def test_exceptions_are_needed() -> None:
     "INSERT INTO mq.msg SELECT * FROM rows", "SELECT mq.fifo_remove($2, $1)",
     "SELECT * FROM mq.part JOIN mq.msg ON msg.qp = part.qp WHERE part.queue_id = $1",
 ])  # fmt: skip
-def test_what_does_not_is_found(text: str) -> None:
+def test_statement_without_a_partition_is_found(text: str) -> None:
     assert findings(text)

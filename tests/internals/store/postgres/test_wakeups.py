@@ -1,4 +1,4 @@
-"""Who waits at one node is woken by what happens at another: notices, what they hold, and the look in their place."""
+"""Waiters on one node are woken by events on another: notifications, their content, and the polls without them."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ def send(nodes: TwoNodes, *bodies: str, **terms: Any) -> None:
 
 
 @pytest.fixture
-def deaf(postgres_url: str) -> Iterator[TwoNodes]:
+def without_notifications(postgres_url: str) -> Iterator[TwoNodes]:
     with two_nodes(postgres_url, options=replace(RESTLESS, listens=False)) as nodes:
         nodes.host.create()
         nodes.other.watch(QUEUE, nodes.woken_ms.append)
@@ -52,8 +52,8 @@ def deaf(postgres_url: str) -> Iterator[TwoNodes]:
 
 
 @KINDS
-def test_a_send_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
-    """At once, by a notice: no time passes here, so no look comes in its place."""
+def test_send_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
+    """By a notification: no time passes here, so no poll does it."""
     nodes.host.create(fifo=fifo)
     nodes.watch()
     send(nodes, "a")
@@ -62,7 +62,7 @@ def test_a_send_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
 
 
 @KINDS
-def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, *, fifo: bool) -> None:
+def test_delayed_send_wakes_with_its_due_time(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.host.create(fifo=fifo, delay_s=5 if fifo else 0)
     nodes.watch()
     send(nodes, "a", delay_s=None if fifo else 5)
@@ -71,10 +71,10 @@ def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, *, fifo: bool) ->
 
 
 @KINDS
-def test_a_release_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
+def test_release_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.host.create(fifo=fifo)
     send(nodes, "a")
-    (taken,) = nodes.do_there(RECEIVE).messages
+    (taken,) = nodes.do_at_other(RECEIVE).messages
     nodes.watch()
     nodes.host.change(taken.receipt, 0)
     nodes.until(lambda: nodes.woken_ms)
@@ -82,40 +82,40 @@ def test_a_release_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
 
 
 @KINDS
-def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, *, fifo: bool) -> None:
-    """A receive that finds nothing is told the instant, whichever node gave the message."""
+def test_end_of_a_lease_needs_no_notification(nodes: TwoNodes, *, fifo: bool) -> None:
+    """An empty receive returns the instant, whichever node has leased the message."""
     nodes.host.create(fifo=fifo)
     send(nodes, "a")
     nodes.host.receive_one(timeout_s=7)
     nodes.watch()
-    nodes.told()
-    received = nodes.do_there(RECEIVE)
+    nodes.take_sent()
+    received = nodes.do_at_other(RECEIVE)
     assert (received.messages, received.next_due_ms) == (
         [],
         nodes.host.clock.now_ms() + 7_000 - FIRST_POLL_MS - 2 * SEND_INTERVAL_MS,
     )
     nodes.advance(received.next_due_ms - nodes.host.clock.now_ms())
-    assert len(nodes.do_there(RECEIVE).messages) == 1
-    assert not nodes.told()
+    assert len(nodes.do_at_other(RECEIVE).messages) == 1
+    assert not nodes.take_sent()
 
 
 @KINDS
-def test_a_place_at_the_quota_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
-    """The node that frees it has never found the queue full; who waits has."""
+def test_free_slot_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
+    """The node that frees the slot has never been over the quota; the waiter's node has."""
     nodes.host.create(in_flight_max=1, fifo=fifo)
     send(nodes, "a", "b")
     (taken,) = nodes.host.receive(1)
     nodes.watch()
-    assert nodes.do_there(RECEIVE).messages == []
+    assert nodes.do_at_other(RECEIVE).messages == []
     nodes.advance(SEND_INTERVAL_MS)
     nodes.until(lambda: QUEUE in nodes.first.watches._full)
     nodes.woken_ms.clear()
     nodes.host.delete(taken.receipt)
     nodes.until(lambda: nodes.woken_ms)
-    assert len(nodes.do_there(RECEIVE).messages) == 1
+    assert len(nodes.do_at_other(RECEIVE).messages) == 1
 
 
-def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
+def test_janitor_wakes(nodes: TwoNodes) -> None:
     nodes.host.create(retention_s=60)
     nodes.host.send(*"ab")
     nodes.watch()
@@ -126,23 +126,23 @@ def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
     nodes.until(lambda: 0 in nodes.woken_ms)
 
 
-def test_dead_letters_wake(nodes: TwoNodes) -> None:
+def test_dead_letter_wakes(nodes: TwoNodes) -> None:
     pair(nodes.host, receives_max=1)
     nodes.watch(DEAD)
     nodes.host.send("a")
     nodes.host.receive_one(timeout_s=0)
     assert nodes.host.receive(1) == []
     nodes.until(lambda: nodes.woken_ms)
-    assert len(nodes.do_there(commands.Receive(queue=DEAD)).messages) == 1
+    assert len(nodes.do_at_other(commands.Receive(queue=DEAD)).messages) == 1
 
 
-def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
+def test_deletion_wakes_and_clears_the_cache(nodes: TwoNodes) -> None:
     nodes.host.create()
     nodes.watch()
     nodes.host.drop()
     nodes.until(lambda: nodes.woken_ms)
     with pytest.raises(QueueNotFound):
-        nodes.do_there(RECEIVE)
+        nodes.do_at_other(RECEIVE)
 
 
 @pytest.mark.parametrize("change", [
@@ -150,18 +150,18 @@ def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
     commands.EditQueue(queue=QUEUE, setting="policy", edit=lambda policy: policy + " "),
     commands.TagQueue(queue=QUEUE, tags={"a": "b"}), commands.PurgeQueue(queue=QUEUE),
 ], ids=lambda change: type(change).__name__)  # fmt: skip
-def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.Command) -> None:
+def test_changed_queue_is_looked_up_again(nodes: TwoNodes, change: commands.Command) -> None:
     nodes.host.create()
-    assert nodes.do_there(RECEIVE).receive_wait_s == 0
+    assert nodes.do_at_other(RECEIVE).receive_wait_s == 0
     catalog = nodes.other.catalog
     assert catalog.cached(QUEUE) is not None
-    nodes.told()
+    nodes.take_sent()
     nodes.host.do(change)
     nodes.until(lambda: catalog.cached(QUEUE) is None)
 
 
-def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
-    """What it has moved or purged is so now for each node, not at the instant that this node takes for the present."""
+def test_node_with_a_fast_clock_wakes_at_once(nodes: TwoNodes) -> None:
+    """Moves and purges are due now for each node, not at this node's idea of the time."""
     pair(nodes.host, receives_max=1)
     nodes.host.send("a")
     nodes.host.receive_one(timeout_s=0)
@@ -170,7 +170,7 @@ def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
     woken_ms: list[int] = []
     nodes.first.clock.synchronize(now_ms + 300_000, sent_ms=now_ms)
     nodes.watch(DEAD)
-    assert claim(nodes.host).messages == 0  # the only one is a dead letter
+    assert claim(nodes.host).messages == 0  # the only message is a dead letter
     nodes.until(lambda: nodes.woken_ms)
     nodes.first.watch(QUEUE, woken_ms.append)
     nodes.host.purge()
@@ -178,33 +178,33 @@ def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
     assert max(nodes.woken_ms) <= nodes.host.clock.now_ms()
 
 
-def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
+def test_queue_without_waiters_is_not_notified(nodes: TwoNodes) -> None:
     nodes.host.create()
     woken_ms: list[int] = []
     nodes.host.engine.watch(QUEUE, woken_ms.append)
-    nodes.told()
+    nodes.take_sent()
     send(nodes, "a")
     assert len(woken_ms) == 1
-    assert not nodes.told()
+    assert not nodes.take_sent()
 
 
-def test_what_comes_up_together_goes_together(nodes: TwoNodes) -> None:
-    """One notice at once, and the next one, with the rest, ten milliseconds later."""
+def test_notifications_are_batched(nodes: TwoNodes) -> None:
+    """One is sent at once, the rest in one batch ten milliseconds later."""
     nodes.host.create()
     nodes.host.create("a/other")
     nodes.watch()
     nodes.watch("a/other")
-    nodes.told()
+    nodes.take_sent()
     for number in range(10):
         send(nodes, f"m{number}", delay_s=number)
         nodes.host.send("x", queue="a/other")
     now_ms = nodes.host.clock.now_ms()
-    told = [(notice.queue, notice.due_ms) for notice in nodes.told()]
+    told = [(notice.queue, notice.due_ms) for notice in nodes.take_sent()]
     assert told == [(QUEUE, now_ms), ("a/other", now_ms), (QUEUE, now_ms + 1_000)]
 
 
-def test_an_interest_ends(nodes: TwoNodes) -> None:
-    """By itself, soon after nobody waits any more or the node is gone; one long poll after another costs nothing."""
+def test_subscription_expires(nodes: TwoNodes) -> None:
+    """Soon after the last waiter or the end of the node; successive long polls cost nothing."""
     nodes.host.create()
     nodes.watch()
     nodes.other.unwatch(QUEUE)
@@ -212,14 +212,14 @@ def test_an_interest_ends(nodes: TwoNodes) -> None:
         assert nodes.first.watches.is_awaited(QUEUE)
         nodes.advance(REFRESH_MS)
     assert not nodes.first.watches.is_awaited(QUEUE)
-    nodes.told()
+    nodes.take_sent()
     send(nodes, "a")
-    assert not nodes.told()
+    assert not nodes.take_sent()
     assert not nodes.first.watches.awaited_until_ms
 
 
-def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
-    """So it holds for as long as somebody waits, though it would be old by then."""
+def test_subscription_is_renewed(nodes: TwoNodes) -> None:
+    """Otherwise it would expire although there are waiters."""
     nodes.host.create()
     nodes.watch()
     for _ in range(5):
@@ -228,7 +228,7 @@ def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
         nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
 
 
-def test_a_node_that_comes_later_hears_what_is_awaited(nodes: TwoNodes) -> None:
+def test_new_node_gets_all_subscriptions(nodes: TwoNodes) -> None:
     nodes.host.create()
     nodes.watch()
     nodes.host.reopen()
@@ -238,51 +238,51 @@ def test_a_node_that_comes_later_hears_what_is_awaited(nodes: TwoNodes) -> None:
 
 
 @KINDS
-def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, *, fifo: bool) -> None:
-    """By the look that a node has each second at all that is waited for there."""
+def test_poll_covers_a_lost_notification(nodes: TwoNodes, *, fifo: bool) -> None:
+    """Once a second, for all queues with waiters on the node."""
     nodes.host.create(fifo=fifo)
     nodes.watch()
     nodes.first.watches.awaited_until_ms.clear()
     send(nodes, "a")
     sent_ms = nodes.host.clock.now_ms()
-    assert not nodes.told()
+    assert not nodes.take_sent()
     assert nodes.woken_ms == []
     nodes.advance(1_000)
     assert nodes.woken_ms
     assert nodes.host.clock.now_ms() <= sent_ms + 1_010
 
 
-def test_a_lost_notice_of_a_deletion_is_made_up_for(deaf: TwoNodes) -> None:
-    """In the same way, and of a purge: the look names partitions, and finds that they are in use no more."""
-    deaf.advance(200)
-    assert deaf.woken_ms == []
-    deaf.host.purge()
-    deaf.advance(200)
-    assert deaf.woken_ms == [deaf.host.clock.now_ms()]
-    deaf.advance(200)
-    assert len(deaf.woken_ms) == 1
-    deaf.host.drop()
-    deaf.advance(200)
-    assert len(deaf.woken_ms) == 2
+def test_poll_covers_a_lost_deletion(without_notifications: TwoNodes) -> None:
+    """And a purge: the poll finds that the partition is retired."""
+    without_notifications.advance(200)
+    assert without_notifications.woken_ms == []
+    without_notifications.host.purge()
+    without_notifications.advance(200)
+    assert without_notifications.woken_ms == [without_notifications.host.clock.now_ms()]
+    without_notifications.advance(200)
+    assert len(without_notifications.woken_ms) == 1
+    without_notifications.host.drop()
+    without_notifications.advance(200)
+    assert len(without_notifications.woken_ms) == 2
     with pytest.raises(QueueNotFound):
-        deaf.do_there(RECEIVE)
-    deaf.advance(200)
-    assert len(deaf.woken_ms) == 3  # and so on, for whoever would not look
+        without_notifications.do_at_other(RECEIVE)
+    without_notifications.advance(200)
+    assert len(without_notifications.woken_ms) == 3  # repeated until the waiter receives
 
 
-def test_without_notices_a_node_looks_more_often(deaf: TwoNodes) -> None:
-    """Where a pooler passes none on: five times a second, and no more when nobody waits."""
-    deaf.host.send("a")
-    deaf.advance(199)
-    assert deaf.woken_ms == []
-    deaf.advance(1)
-    assert deaf.woken_ms == [deaf.host.clock.now_ms()]
-    deaf.other.unwatch(QUEUE)
-    deaf.advance(200)
-    assert deaf.host.clock.next_timer_ms() != deaf.host.clock.now_ms() + 200
+def test_node_polls_more_often_without_notifications(without_notifications: TwoNodes) -> None:
+    """With a pooler that drops them: five times a second, and not without waiters."""
+    without_notifications.host.send("a")
+    without_notifications.advance(199)
+    assert without_notifications.woken_ms == []
+    without_notifications.advance(1)
+    assert without_notifications.woken_ms == [without_notifications.host.clock.now_ms()]
+    without_notifications.other.unwatch(QUEUE)
+    without_notifications.advance(200)
+    assert without_notifications.host.clock.next_timer_ms() != without_notifications.host.clock.now_ms() + 200
 
 
-def test_figures_tell_whether_notifications_arrive(nodes: TwoNodes) -> None:
+def test_metrics_show_whether_notifications_arrive(nodes: TwoNodes) -> None:
     def figure(name: str) -> Any:
         (samples,) = [each.samples for each in nodes.other.metrics() if each.name == f"store_notifications_{name}"]
         return samples[""]
@@ -294,16 +294,16 @@ def test_figures_tell_whether_notifications_arrive(nodes: TwoNodes) -> None:
     nodes.until(lambda: nodes.woken_ms)
     assert (figure("arrive"), figure("received"), figure("sent")) == (1, received + 1, sent)
     assert sent > 0
-    nodes.end_notices()
+    nodes.terminate_listeners()
     nodes.until(lambda: not figure("arrive"))
 
 
-def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> None:
-    """A node that has lost it connects again, looks at everything once, and is told from then on as before."""
+def test_reconnect_makes_up_for_missed_notifications(nodes: TwoNodes) -> None:
+    """The node reconnects, polls once, and gets notifications again."""
     nodes.host.create()
     nodes.watch()
     hub = nodes.other.watches
-    nodes.end_notices()
+    nodes.terminate_listeners()
     nodes.until(lambda: not hub.receives)
     send(nodes, "a")
     assert nodes.woken_ms == []
@@ -319,7 +319,7 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     nodes.until(lambda: nodes.woken_ms)
 
 
-def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
+def test_polls_continue_after_an_error(postgres_url: str) -> None:
     woken_ms: list[int] = []
     with hosting_postgres(postgres_url, options=replace(RESTLESS, listens=False)) as host:
         host.create()
@@ -334,20 +334,20 @@ def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
         assert woken_ms
 
 
-# What notices hold, and who is woken when at one node.
+# Notifications and waiters of one node.
 
 
-def watches_of(heard: Sequence[str] = ()) -> Watches:
-    """Return the watches of a node that has heard notices of others."""
+def watches_of(texts: Sequence[str] = ()) -> Watches:
+    """Return the watches of a node that has received notifications of others."""
     nothing, clock = cast(Any, None), DatabaseClock(VirtualClock())
     watches = Watches(nothing, poll_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
-    for text in heard:
+    for text in texts:
         watches._on_notification(None, 0, "", text)
     return watches
 
 
-def test_notices_are_as_other_versions_say_and_hear_them() -> None:
-    """Nodes are upgraded one by one; no name is too long for the server."""
+def test_format_of_notifications_is_stable() -> None:
+    """In a rolling upgrade, other versions read them; even the longest name fits into a notification."""
     assert decode_notification('["n","due","a",1]') == Notification("n", "due", "a", 1)
     assert decode_notification('["n","hello"]') == Notification("n", "hello")
     assert watches_of(['["n","awaited","a",0,"by ten"]']).is_awaited("a")
@@ -356,8 +356,8 @@ def test_notices_are_as_other_versions_say_and_hear_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '["n"]', '["n","due","a","soon"]', '["n","weather","a"]'])
-def test_what_is_not_ours_is_ignored(text: str) -> None:
-    """Anybody with an account of the database can say something; a later version may say more."""
+def test_unknown_notifications_are_ignored(text: str) -> None:
+    """Any account of the database can send one, and a later version may send more kinds."""
     woken: list[int] = []
     watches = watches_of()
     watches.begin("a", woken.append)
@@ -365,7 +365,7 @@ def test_what_is_not_ours_is_ignored(text: str) -> None:
     assert (woken, watches.awaited_until_ms) == ([], {})
 
 
-def test_a_place_is_told_once_for_each_that_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_slot_notifies_once_per_full_receive(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(Watches, "_queue_notification", lambda watches, kind, queue, due_ms: told.append(queue))
     watches = watches_of(['["n","awaited","q"]'])
@@ -378,7 +378,7 @@ def test_a_place_is_told_once_for_each_that_was_missed(monkeypatch: pytest.Monke
         assert told == ["q"] * times
 
 
-def test_a_watch_that_fails_keeps_nobody_from_anything() -> None:
+def test_failing_watch_disturbs_nothing() -> None:
     watches = watches_of()
     woken: list[int] = []
 
@@ -393,8 +393,8 @@ def test_a_watch_that_fails_keeps_nobody_from_anything() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
-    """When its transaction is committed; of what was rolled back nobody is told."""
+def test_dead_letters_of_a_receive_notify_after_its_commit(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """A rolled-back receive notifies of nothing."""
     told: list[tuple[str, int]] = []
 
     async def take(taking: _SharedReceive) -> list[Any]:
@@ -410,8 +410,8 @@ def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.Mo
     assert told == ([] if fails else [("dead", 1)])
 
 
-def test_waiters_are_woken_behind_the_answer(host: PostgresHost) -> None:
-    """A poll that is submitted again before it would pass by the policy that the command has taken away."""
+def test_waiters_are_woken_after_the_reply(host: PostgresHost) -> None:
+    """A poll that is resubmitted earlier would miss the policy that the command has removed."""
     host.create()
     seen: list[str] = []
     host.engine.watch(QUEUE, lambda due_ms: seen.append("wake"))
