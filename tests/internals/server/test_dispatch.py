@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.internals.server.scripted_engine import NullConnection, ScriptedEngine
-from tests.internals.wire.smq.test_request import BOMBS
+from tests.internals.wire.smq.test_request import ATTACKS
 from tests.server.http_host import dial
 from tests.server.keys import REGION, client, signed_action, written
 from veilmq.core.errors import InternalError
@@ -224,11 +224,11 @@ def test_the_cache_of_contexts_is_bounded() -> None:
     assert len(dispatcher._contexts) <= 256
 
 
-@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_an_xml_bomb_is_malformed(server: RunningServer, bomb: Callable[[], bytes]) -> None:
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_an_xml_bomb_is_malformed(server: RunningServer, attack: Callable[[], bytes]) -> None:
     own = {"x_mns_version": "2015-06-06", "Content_Type": "text/xml"}
     assert send(server, method="PUT", path="/queues/bombed", body="", **own)[0] in {201, 204}
-    status, _, text = send(server, path="/queues/bombed/messages", body=bomb(), **own)
+    status, _, text = send(server, path="/queues/bombed/messages", body=attack(), **own)
     assert (status, "<Code>MalformedXML</Code>" in text) == (400, True)
     sent = "<Message><MessageBody>m</MessageBody></Message>"
     assert send(server, path="/queues/bombed/messages", body=sent, **own)[0] == 201

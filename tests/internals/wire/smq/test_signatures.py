@@ -1,4 +1,4 @@
-"""Who signed a request of SMQ."""
+"""Signatures of SMQ."""
 
 import hmac
 from urllib.parse import quote
@@ -46,8 +46,8 @@ def error_of(headers: dict[bytes, bytes], *, now_s: float = NOW_S, target: str =
     return caught.value.code
 
 
-def test_the_order_of_the_checks_is_that_of_the_reference() -> None:
-    """Each request has everything that the ones before it lack, and everything wrong that comes later."""
+def test_checks_have_the_order_of_the_reference() -> None:
+    """Each request corrects the error of the previous one and has all later errors."""
     bad = {"Authorization": "Bearer abc", "Date": "yesterday"}
     versioned = {"x-mns-version": "2015-06-06"}
     unknown = versioned | {"Authorization": "MNS nobody:abc="}
@@ -65,27 +65,27 @@ def test_the_order_of_the_checks_is_that_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize("authorization", ["MNS", "MNS abc", "mns a:b", "AWS4-HMAC-SHA256 a:b", "MNS4-HMAC-SHA256 a:b"])
-def test_a_header_of_another_form_is_invalid(authorization: str) -> None:
+def test_invalid_authorization_headers(authorization: str) -> None:
     headers = signed_v2(target=TARGET) | {b"authorization": authorization.encode()}
     assert error_of(headers) is errors.INVALID_AUTHORIZATION_HEADER
 
 
 @pytest.mark.parametrize("off_s", [-900, 900])
-def test_a_clock_may_be_off_by_a_quarter_of_an_hour(off_s: int) -> None:
+def test_a_date_may_differ_by_15_minutes(off_s: int) -> None:
     headers = signed_v2(target=TARGET)
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + off_s) is ALICE
     assert error_of(headers, now_s=NOW_S + off_s + (1 if off_s > 0 else -1)) is errors.TIME_EXPIRED
 
 
-def test_the_date_that_is_compared_with_the_clock_is_signed() -> None:
-    """An unsigned date of now beside the signed one of then does not make a request young again."""
+def test_the_date_that_is_checked_is_signed() -> None:
+    """An unsigned current date does not renew a request with an old signed one."""
     old = "Tue, 03 Jun 2025 11:23:48 GMT"
     headers = signed_v2(target=TARGET, headers={"x-mns-date": old}, date=old)
     assert error_of(headers | {b"date": DATE.encode()}) is errors.TIME_EXPIRED
 
 
 @pytest.mark.parametrize("key", [KEY, "STS"])
-def test_a_token_is_asked_of_the_keys_that_have_one(key: str) -> None:
+def test_temporary_keys_need_their_token(key: str) -> None:
     headers = signed_v2(target=TARGET, key=key) | {b"security-token": b"a/token+=="}
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S) is ALICE
     del headers[b"security-token"]
@@ -96,13 +96,13 @@ def test_a_token_is_asked_of_the_keys_that_have_one(key: str) -> None:
         assert error_of(headers | {b"security-token": b"another"}) is errors.INVALID_ACCESS_KEY_ID
 
 
-def test_a_key_ends_when_it_says() -> None:
+def test_a_key_expires() -> None:
     headers = signed_v2(target=TARGET, key="STS") | {b"security-token": b"a/token+=="}
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + 599) is ALICE
     assert error_of(headers, now_s=NOW_S + 600) is errors.INVALID_ACCESS_KEY_ID
 
 
-# Version 2: the vectors of the reference, every way in which SDKs write a target, and no byte that differs.
+# Version 2.
 
 SCHEME = SignatureV2()
 
@@ -118,8 +118,10 @@ def fits_v2(
 ) -> bool:
     known = tuple(Date(date.encode(), 0.0, b"") for date in dates)
     claim = SCHEME.read(b"AKID:" + signature.encode())
-    given = as_received(headers or {})
-    return claim.signature in SCHEME.signatures(claim, secret.encode(), method.encode(), target.encode(), given, known)
+    received_headers = as_received(headers or {})
+    return claim.signature in SCHEME.signatures(
+        claim, secret.encode(), method.encode(), target.encode(), received_headers, known
+    )
 
 
 @pytest.mark.parametrize(("secret", "method", "headers", "date", "target", "signature"), [
@@ -133,7 +135,7 @@ def fits_v2(
     ("testSk", "POST", {"Content-Type": "application/json"}, "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/Test Queue@123",
         "GZ/I9UgZsqvbzfzjd0GmA6VHOx4="),
 ])  # fmt: skip
-def test_the_vectors_of_the_reference_v2(
+def test_vectors_of_the_reference_v2(
     secret: str, method: str, headers: dict[str, str], date: str, target: str, signature: str
 ) -> None:
     asked = {"method": method, "headers": headers, "dates": (date,), "secret": secret}
@@ -156,7 +158,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(("sent", "written"), TARGETS)
-def test_a_target_may_be_signed_in_all_ways_of_the_sdks(sent: str, written: str | None) -> None:
+def test_a_target_may_be_signed_in_each_form_of_the_sdks(sent: str, written: str | None) -> None:
     signature = signature_v2("GET", sent if written is None else written, {})
     assert fits_v2(signature, target=sent)
 
@@ -169,24 +171,24 @@ def test_a_target_may_be_signed_in_all_ways_of_the_sdks(sent: str, written: str 
     ("/queues/a/messages?peekonly=true", "/queues/a/messages%3Fpeekonly=true"),
     ("/queues/a b", "/queues/a%20b"), ("/queues/a\nb", "/queues/a%0Ab"), ("/queues/a?b=c d", "/queues/a?b=c+d"),
 ])  # fmt: skip
-def test_no_other_reading_has_the_same_signature_v2(signed: str, sent: str) -> None:
-    """Each of these, decoded, is what was signed, and means something else."""
+def test_a_target_with_another_meaning_is_not_accepted_v2(signed: str, sent: str) -> None:
+    """Each of these decodes to the signed target, but has another meaning."""
     assert not fits_v2(signature_v2("GET", signed, {}), target=sent)
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 4_096])
-def test_a_secret_has_any_length(length: int) -> None:
+def test_secrets_of_any_length(length: int) -> None:
     secret = "s" * length
     assert fits_v2(signature_v2("GET", "/queues/TestQueue", {}, secret=secret), secret=secret)
     assert not fits_v2(signature_v2("GET", "/queues/TestQueue", {}, secret=secret), secret=secret + "s")
 
 
-def test_values_of_headers_may_be_signed_with_single_spaces() -> None:
-    """As one SDK does; how many there were says nothing."""
+def test_headers_may_be_signed_with_collapsed_white_space() -> None:
+    """As one SDK does."""
     assert fits_v2(signature_v2("GET", "/queues/TestQueue", {"x-mns-a": "b c"}), headers={"x-mns-a": "b   c"})
 
 
-def test_either_date_may_be_signed_where_there_are_two() -> None:
+def test_either_of_two_dates_may_be_signed() -> None:
     other = "Tue, 03 Jun 2025 11:23:48 GMT"
     signature = signature_v2("GET", "/queues/TestQueue", {"x-mns-date": other})
     assert fits_v2(signature, headers={"x-mns-date": other}, dates=(other, DATE))
@@ -194,48 +196,48 @@ def test_either_date_may_be_signed_where_there_are_two() -> None:
 
 
 HEADERS = {"content-type": "text/xml", "content-md5": "abc=", "x-mns-version": "2015-06-06", "x-mns-a": "b"}
-SIGNED = "/queues/jobs/messages?ReceiptHandle=abc"
+SIGNED_TARGET = "/queues/jobs/messages?ReceiptHandle=abc"
 
 
-def with_a_byte_changed(data: st.DataObject, parts: dict[str, str], *, case_counts: bool) -> dict[str, str]:
-    """Return what is signed with another letter in one place; where names of a query do not tell case, not by it."""
+def with_changed_character(data: st.DataObject, parts: dict[str, str], *, case_counts: bool) -> dict[str, str]:
+    """Return the signed parts with one character changed, by more than its case in a case-insensitive name."""
     part = data.draw(st.sampled_from(sorted(parts)))
     place = data.draw(st.integers(0, len(parts[part]) - 1))
     old = parts[part][place]
     same = {old}
-    if part == "target" and SIGNED.index("?") < place < SIGNED.index("=") and not case_counts:
+    if part == "target" and SIGNED_TARGET.index("?") < place < SIGNED_TARGET.index("=") and not case_counts:
         same = {old.lower(), old.upper()}
     letters = st.characters(codec="ascii", min_codepoint=33, max_codepoint=126, exclude_characters=same)
     return parts | {part: parts[part][:place] + data.draw(letters) + parts[part][place + 1 :]}
 
 
 @given(st.data())
-def test_no_byte_of_what_is_signed_can_be_changed_v2(data: st.DataObject) -> None:
-    """Method, Content-MD5, Content-Type, date, own headers and target: each as it was, or it does not fit."""
-    signature = signature_v2("POST", SIGNED, HEADERS)
+def test_every_signed_byte_is_verified_v2(data: st.DataObject) -> None:
+    """Method, Content-MD5, Content-Type, date, `x-mns-` headers and target."""
+    signature = signature_v2("POST", SIGNED_TARGET, HEADERS)
 
-    def taken(by: dict[str, str]) -> bool:
+    def verifies(by: dict[str, str]) -> bool:
         headers = {name: by[name] for name in HEADERS}
         return fits_v2(signature, method=by["method"], target=by["target"], headers=headers, dates=(by["date"],))
 
-    parts = {"method": "POST", "target": SIGNED, "date": DATE} | HEADERS
-    assert taken(parts)
-    assert not taken(with_a_byte_changed(data, parts, case_counts=True))
+    parts = {"method": "POST", "target": SIGNED_TARGET, "date": DATE} | HEADERS
+    assert verifies(parts)
+    assert not verifies(with_changed_character(data, parts, case_counts=True))
 
 
 @pytest.mark.parametrize("changed", [{"x-mns-version": "2015-06-06", "x-mns-more": "1"}, {}])
-def test_no_own_header_can_come_or_go(changed: dict[str, str]) -> None:
+def test_all_own_headers_are_signed(changed: dict[str, str]) -> None:
     signature = signature_v2("GET", "/queues/TestQueue", {"x-mns-version": "2015-06-06"})
     assert not fits_v2(signature, headers=changed)
 
 
 @pytest.mark.parametrize("text", [b"", b"AKID", b"AKID:", b":abc=", b"abc="])
-def test_a_claim_has_a_key_and_a_signature(text: bytes) -> None:
+def test_invalid_claims_v2(text: bytes) -> None:
     with raises(INVALID_AUTHORIZATION_HEADER):
         SCHEME.read(text)
 
 
-# Version 4, of both clouds: the vectors of the reference, and nothing that differs by a byte.
+# Version 4, of both clouds.
 
 TIME = "20260304T050607Z"
 
@@ -255,14 +257,16 @@ def fits_v4(
     end = scheme.end.decode()
     claim = scheme.read(f"Credential=AKID/{day or time[:8]}/{region}/mns/{end},Signature={signature}".encode())
     dates = (Date(b"", 0.0, time.encode()),)
-    given = as_received(headers or {})
-    return claim.signature in scheme.signatures(claim, secret.encode(), method.encode(), target.encode(), given, dates)
+    received_headers = as_received(headers or {})
+    return claim.signature in scheme.signatures(
+        claim, secret.encode(), method.encode(), target.encode(), received_headers, dates
+    )
 
 
 def sign(
     target: str, *, canonical_query: str = "", canonical_path: str = "", lines: str = "", private: bool = False
 ) -> str:
-    """Return the signature of a GET with the `lines` of its headers, by the words of the reference."""
+    """Return the signature of a GET with the `lines` of its headers, by the reference."""
     prefix, end, name = ("apsara_v4", "apsara_v4_request", "APSARA-MNS4-HMAC-SHA256") if private else (
         "aliyun_v4", "aliyun_v4_request", "MNS4-HMAC-SHA256"
     )  # fmt: skip
@@ -285,7 +289,7 @@ def sign(
         "content-type": "application/json", "content-md5": "0d9d2ce750000593eb34f00", "accept": "*/*"},
         "20251204T063235Z", "eu-west-1", "294f776a2d5726df679b54b081ab8126a199a2545c8c8a7a875adff0b386e458"),
 ])  # fmt: skip
-def test_the_vectors_of_the_reference_v4(
+def test_vectors_of_the_reference_v4(
     secret: str, method: str, target: str, headers: dict[str, str], time: str, region: str, signature: str
 ) -> None:
     asked = {"method": method, "headers": headers, "time": time, "secret": secret}
@@ -294,7 +298,7 @@ def test_the_vectors_of_the_reference_v4(
     assert not fits_v4(signature, target=target, region="elsewhere", **asked)  # type: ignore[arg-type]
 
 
-def test_the_private_cloud_has_words_of_its_own() -> None:
+def test_the_private_variant_differs() -> None:
     assert fits_v4(sign("/queues", private=True), scheme=PRIVATE)
     assert not fits_v4(sign("/queues"), scheme=PRIVATE)
     assert not fits_v4(sign("/queues", private=True))
@@ -305,7 +309,7 @@ def test_the_private_cloud_has_words_of_its_own() -> None:
     ("/queues/a%2Db/messages?ReceiptHandle=1%2Da", "/queues/a-b/messages", "receipthandle=1-a"),
     ("/?accountmeta", "/", "accountmeta"), ("/?accountmeta=", "/", "accountmeta"),
 ])  # fmt: skip
-def test_each_way_to_write_a_target_has_one_form(sent: str, canonical_path: str, canonical_query: str) -> None:
+def test_all_forms_of_a_target_have_one_signature(sent: str, canonical_path: str, canonical_query: str) -> None:
     signature = sign(sent, canonical_path=canonical_path, canonical_query=canonical_query)
     assert fits_v4(signature, target=sent)
 
@@ -314,29 +318,29 @@ def test_each_way_to_write_a_target_has_one_form(sent: str, canonical_path: str,
     ("/queues/a%2Fmessages", "/queues/a/messages", ""), ("/queues/a?b=%20c", "/queues/a", "b=c"),
     ("/queues/a?b=c%26d=e", "/queues/a", "b=c&d=e"), ("/queues/a?b=c&b=c", "/queues/a", "b=c"),
 ])  # fmt: skip
-def test_no_other_reading_has_the_same_signature_v4(sent: str, canonical_path: str, canonical_query: str) -> None:
+def test_a_target_with_another_meaning_is_not_accepted_v4(sent: str, canonical_path: str, canonical_query: str) -> None:
     signature = sign(sent, canonical_path=canonical_path, canonical_query=canonical_query)
     assert not fits_v4(signature, target=sent)
 
 
-def test_a_days_key_is_good_for_its_day() -> None:
+def test_a_signing_key_is_valid_for_one_day() -> None:
     assert not fits_v4(sign("/queues"), day="20260305")
     assert not fits_v4(sign("/queues"), time="20260305T050607Z", day="20260304")
 
 
 @given(st.data())
-def test_no_byte_of_what_is_signed_can_be_changed_v4(data: st.DataObject) -> None:
+def test_every_signed_byte_is_verified_v4(data: st.DataObject) -> None:
     lines = "".join(f"{name}:{value}\n" for name, value in sorted(HEADERS.items()))
-    signature = sign(SIGNED, canonical_query="receipthandle=abc", lines=lines)
+    signature = sign(SIGNED_TARGET, canonical_query="receipthandle=abc", lines=lines)
 
-    def taken(by: dict[str, str]) -> bool:
+    def verifies(by: dict[str, str]) -> bool:
         headers = {name: by[name] for name in HEADERS}
         day = TIME[:8]
         return fits_v4(signature, method=by["method"], target=by["target"], time=by["time"], headers=headers, day=day)
 
-    parts = {"method": "GET", "target": SIGNED, "time": TIME} | HEADERS
-    assert taken(parts)
-    assert not taken(with_a_byte_changed(data, parts, case_counts=False))
+    parts = {"method": "GET", "target": SIGNED_TARGET, "time": TIME} | HEADERS
+    assert verifies(parts)
+    assert not verifies(with_changed_character(data, parts, case_counts=False))
 
 
 @pytest.mark.parametrize("text", [
@@ -347,15 +351,15 @@ def test_no_byte_of_what_is_signed_can_be_changed_v4(data: st.DataObject) -> Non
     b"Credential=AKID/20260304/region1/mns/aws4_request,Signature=abc",
     b"Credential=AKID/20260304/mns/aliyun_v4_request,Signature=abc",
 ])  # fmt: skip
-def test_a_claim_has_all_its_parts(text: bytes) -> None:
+def test_invalid_claims_v4(text: bytes) -> None:
     with raises(INVALID_AUTHORIZATION_HEADER):
         PUBLIC.read(text)
 
 
-# The dates of signed requests.
+# Dates.
 
 
-def test_a_date_is_read() -> None:
+def test_dates_are_parsed() -> None:
     assert read_date(DATE.encode())[1:] == (NOW_S, b"20260304T050607Z")
     assert read_date(b"Wed, 04 Mar 2026 13:06:07 +0800")[1:] == (NOW_S, b"20260304T050607Z")
     assert read_date(b"Wed, 04 Mar 2026 05:06:07 -0000")[1:] == (NOW_S, b"20260304T050607Z")
@@ -364,12 +368,12 @@ def test_a_date_is_read() -> None:
 @pytest.mark.parametrize(
     "date", [b"", b"yesterday", b"\xff", b"Wed, 99 Mar 2026 05:06:07 GMT", b"20260304T050607Z", b"1" * 30_000]
 )
-def test_what_is_no_date_is_refused(date: bytes) -> None:
+def test_invalid_dates_are_refused(date: bytes) -> None:
     with raises(INVALID_DATE_HEADER):
         read_date(date)
 
 
-def test_the_date_of_smq_comes_before_the_one_of_http() -> None:
+def test_x_mns_date_has_precedence_over_date() -> None:
     old = b"Tue, 03 Jun 2025 11:23:48 GMT"
     headers = signed_v2(target=TARGET, headers={"x-mns-date": DATE}, date=DATE)
     for general in (old, b"", DATE.encode()):

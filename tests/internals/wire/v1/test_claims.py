@@ -1,4 +1,4 @@
-"""The routes of claims, and bulk reads; claimed and staged messages in Arrow."""
+"""The routes of claims, bulk reads, and messages in Arrow."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from tests.internals.wire.v1.test_request import QUEUE, decode_error, get, message, refused
+from tests.internals.wire.v1.test_request import QUEUE, decode_error, get, invalid_claim_request, message
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.messages import Attribute, NewMessage
@@ -22,7 +22,7 @@ from veilmq.wire.v1.request import RowRefused, encode_error
 SOURCE = "s-1"
 
 
-WRONG: list[tuple[str, dict[str, Any], str]] = [
+INVALID_FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("open", {"source": ""}, "source: expected `str` matching regex"),
     ("open", {"source": "a b"}, "source: expected `str` matching regex"),
     ("open", {"source": "a\n"}, "source: expected `str` matching regex"),
@@ -57,12 +57,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "fields", "text"), WRONG, ids=[f"{w[0]}{n}" for n, w in enumerate(WRONG)])
-def test_what_is_wrong_is_named(verb: str, fields: dict[str, Any], text: str) -> None:
-    assert text in refused(verb, **{"source": SOURCE} | fields)
+@pytest.mark.parametrize(
+    ("verb", "fields", "text"), INVALID_FIELDS, ids=[f"{w[0]}{n}" for n, w in enumerate(INVALID_FIELDS)]
+)
+def test_invalid_fields_are_named(verb: str, fields: dict[str, Any], text: str) -> None:
+    assert text in invalid_claim_request(verb, **{"source": SOURCE} | fields)
 
 
-WRONG_READS = {
+INVALID_QUERIES = {
     "number=1": "missing required field `source`",
     "source=s": "missing required field `number`",
     "source=s&number=0": "number: expected `int` >= 1.",
@@ -76,24 +78,24 @@ WRONG_READS = {
 }
 
 
-@pytest.mark.parametrize("query", WRONG_READS, ids=str)
-def test_what_is_wrong_in_a_query_is_named(query: str) -> None:
+@pytest.mark.parametrize("query", INVALID_QUERIES, ids=str)
+def test_invalid_parameters_are_named(query: str) -> None:
     error = decode_error("GET", f"/v1/claims/{QUEUE}/read?{query}")
     assert error.code.query == "InvalidRequest"
-    assert WRONG_READS[query] in error.message
+    assert INVALID_QUERIES[query] in error.message
 
 
 # Messages of a claim, as JSON and as Arrow.
 
 
-def table(*pieces: list[ClaimedMessage]) -> pa.Table:
+def table(*parts: list[ClaimedMessage]) -> pa.Table:
     writer = ArrowWriter("jobs")
-    for piece in pieces:
-        writer.add(piece)
+    for part in parts:
+        writer.add(part)
     return ipc.open_stream(writer.finish()).read_all()
 
 
-def test_the_columns_are_those_of_the_contract() -> None:
+def test_the_columns_are_documented() -> None:
     assert table().schema.equals(SCHEMA)
     assert " ".join(f"{field.name}:{field.type}" for field in SCHEMA) == (
         "id:string body:string attributes:map<string, string> attribute_types:map<string, string> group:string "
@@ -102,14 +104,14 @@ def test_the_columns_are_those_of_the_contract() -> None:
     )
 
 
-def test_small_pieces_become_few_batches() -> None:
-    pieces = [[message(str(n)) for n in range(at, at + 500)] for at in range(0, 5_000, 500)]
-    whole = table(*pieces)
-    assert whole["body"].to_pylist() == [str(n) for n in range(5_000)]
-    assert len(whole["body"].chunks) == 2
+def test_small_additions_are_combined_into_batches() -> None:
+    parts = [[message(str(n)) for n in range(at, at + 500)] for at in range(0, 5_000, 500)]
+    combined = table(*parts)
+    assert combined["body"].to_pylist() == [str(n) for n in range(5_000)]
+    assert len(combined["body"].chunks) == 2
 
 
-def test_long_bodies_are_written_early() -> None:
+def test_long_bodies_end_a_batch() -> None:
     writer = ArrowWriter("jobs")
     writer.add([message("x" * 900_000)])
     assert 900_000 <= writer.size_bytes < 905_000
@@ -118,8 +120,8 @@ def test_long_bodies_are_written_early() -> None:
     assert len(ipc.open_stream(writer.finish()).read_all()) == 2
 
 
-def test_attributes_are_written_early() -> None:
-    """Two thousand messages with ten each kept the event loop busy for tens of milliseconds."""
+def test_attributes_end_a_batch() -> None:
+    """Writing 2,000 messages with ten attributes each blocked the event loop for tens of milliseconds."""
     many = {f"name{n}": Attribute("String", "v" * 20) for n in range(10)}
     writer = ArrowWriter("jobs")
     for _ in range(4):
@@ -128,7 +130,7 @@ def test_attributes_are_written_early() -> None:
     assert max(batch.num_rows for batch in batches) <= 1_000
 
 
-def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_pyarrow_refuses_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     error = decode_error("GET", f"/v1/claims/{QUEUE}/read?source=s&number=1&format=arrow")
     assert "pip install 'veilmq[arrow]'" in error.message
@@ -138,7 +140,7 @@ def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(command.writer(), JsonWriter)
 
 
-def test_pyarrow_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyarrow_is_imported_at_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "veilmq.wire.v1.arrow", None)
     command = get("read", "source=s&number=1&format=arrow").command
     assert isinstance(command, BulkRead)
@@ -148,7 +150,7 @@ def test_pyarrow_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyP
     assert isinstance(command.writer(), ArrowWriter)
 
 
-# Staged messages in Arrow: what is read, and that nothing malformed, foreign or compressed is.
+# Staged messages in Arrow.
 
 OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
 TEXTS = pa.map_(pa.string(), pa.string())
@@ -174,39 +176,39 @@ def read(content: bytes) -> tuple[NewMessage, ...]:
     return tuple(chain.from_iterable(staged_messages(content, OUTGOING)))
 
 
-def unstaged(content: bytes) -> str:
+def stream_error(content: bytes) -> str:
     with pytest.raises(SqsError) as caught:
         read(content)
     return caught.value.message
 
 
-def test_a_row_is_counted_through_all_batches() -> None:
+def test_the_index_of_a_row_counts_all_batches() -> None:
     for bad in (bodies("x", ""), bodies("x", None)):
         with pytest.raises(RowRefused) as caught:
             read(stream(bodies("a", "b"), bad))
         assert caught.value.index == 3
 
 
-def test_messages_come_in_pieces_that_keep_nobody_waiting() -> None:
-    pieces = list(staged_messages(stream(bodies(*["x"] * (SLICE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
-    assert [len(piece) for piece in pieces if piece] == [SLICE_ROWS, 1, 1]
-    assert sum(1 for piece in pieces if not piece) == 3
+def test_messages_are_decoded_in_slices() -> None:
+    parts = list(staged_messages(stream(bodies(*["x"] * (SLICE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
+    assert [len(part) for part in parts if part] == [SLICE_ROWS, 1, 1]
+    assert sum(1 for part in parts if not part) == 3
 
 
-def test_a_row_is_counted_through_all_pieces() -> None:
+def test_the_index_of_a_row_counts_all_slices() -> None:
     with pytest.raises(RowRefused) as caught:
         read(stream(bodies("a"), bodies(*["x"] * (SLICE_ROWS + 5), "")))
     assert caught.value.index == 1 + SLICE_ROWS + 5
 
 
-def test_many_batches_are_refused() -> None:
+def test_too_many_batches_are_refused() -> None:
     empty = bodies()
     assert read(stream(*[empty] * limits.STAGE_MESSAGES_MAX)) == ()
-    assert "record batches" in unstaged(stream(*[empty] * (limits.STAGE_MESSAGES_MAX + 1)))
+    assert "record batches" in stream_error(stream(*[empty] * (limits.STAGE_MESSAGES_MAX + 1)))
 
 
-def test_a_map_of_too_many_pairs_is_refused_unread() -> None:
-    """A body of some megabytes can say a million pairs of a message; reading them took a second."""
+def test_a_map_with_too_many_pairs_is_refused_before_reading() -> None:
+    """A body of some megabytes can have a million pairs for one message; reading them took a second."""
     pairs = 11
     maps = pa.array([[("a", "1")], None, [(f"k{n}", "") for n in range(pairs)]], TEXTS)
     for name in ("attributes", "attribute_types"):
@@ -216,23 +218,23 @@ def test_a_map_of_too_many_pairs_is_refused_unread() -> None:
         assert caught.value.index == 2
 
 
-def test_what_is_behind_a_null_does_not_count() -> None:
+def test_values_masked_by_null_do_not_count() -> None:
     keys = pa.array([f"k{n}" for n in range(11)])
     maps = pa.MapArray.from_arrays(pa.array([0, 11], pa.int32()), keys, keys, mask=pa.array([True]))
     batch = pa.RecordBatch.from_pydict({"body": pa.array(["x"]), "attributes": maps})
     assert read(stream(batch)) == OUTGOING.from_bodies(["x"])
 
 
-def test_too_many_are_refused() -> None:
+def test_too_many_messages_are_refused() -> None:
     half = bodies(*["x"] * (limits.STAGE_MESSAGES_MAX // 2 + 1))
-    assert "too many for one call" in unstaged(stream(half, half))
+    assert "too many for one call" in stream_error(stream(half, half))
 
 
 @pytest.mark.parametrize("name", ["lz4", "zstd"])
 def test_compressed_batches_are_refused(name: str) -> None:
-    """A few bytes of zeros would become gigabytes."""
+    """A few bytes can expand to gigabytes."""
     options = pa.ipc.IpcWriteOptions(compression=name)
-    assert "compressed" in unstaged(stream(bodies("a" * 100_000), options=options))
+    assert "compressed" in stream_error(stream(bodies("a" * 100_000), options=options))
 
 
 @pytest.mark.parametrize("columns", [
@@ -240,21 +242,21 @@ def test_compressed_batches_are_refused(name: str) -> None:
     {"body": pa.array(["a"]), "id": pa.array(["x"])}, {"group": pa.array(["g"])},
 ], ids=["binary", "dictionary", "unknown", "no-body"])  # fmt: skip
 def test_other_columns_are_refused(columns: dict[str, Any]) -> None:
-    assert "column" in unstaged(stream(pa.RecordBatch.from_pydict(columns)))
+    assert "column" in stream_error(stream(pa.RecordBatch.from_pydict(columns)))
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_a_repeated_column_is_refused() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["body", "body"])
-    assert "once" in unstaged(stream(batch))
+    assert "once" in stream_error(stream(batch))
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\xff\xff\xff\x00\x00\x00\x00"])
-def test_what_is_no_stream_is_refused(content: bytes) -> None:
-    assert "Arrow" in unstaged(content) or "column" in unstaged(content)
+def test_invalid_streams_are_refused(content: bytes) -> None:
+    assert "Arrow" in stream_error(content) or "column" in stream_error(content)
 
 
-def test_no_damage_gets_through_as_anything_but_messages_or_a_refusal() -> None:
-    """Random bytes changed, and the end cut off: each either reads as messages or is refused."""
+def test_damaged_streams_decode_or_are_refused() -> None:
+    """With random bytes changed, or truncated."""
     chance = random.Random(20_240_229)
     rows = [{"body": f"b{n}", "attributes": {"k": "v"}, "group": "g", "delay_s": n} for n in range(8)]
     sound = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))

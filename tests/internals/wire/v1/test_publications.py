@@ -1,4 +1,4 @@
-"""Publications, staged messages and forwarding."""
+"""Publications, staged messages and forwards."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ from veilmq.wire.v1.routes import ROUTES
 STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 
 
-def ask(method: str, verb: str, body: bytes = b"", *, query: dict[str, str], kind: bytes = b"") -> ApiCall:
+def request_of(method: str, verb: str, body: bytes = b"", *, query: dict[str, str], kind: bytes = b"") -> ApiCall:
     target = f"/v1/publications/{QUEUE}/{verb}?" + "&".join(f"{name}={value}" for name, value in query.items())
     return send(method, target, body, kind)
 
@@ -28,25 +28,25 @@ def post(verb: str, **fields: Any) -> ApiCall:
     return send("POST", f"/v1/publications/{QUEUE}/{verb}", json.dumps(fields).encode())
 
 
-def staged(call: ApiCall) -> Stage:
-    """Return the command that staging comes to; raises what reading its body raises."""
+def stage_command(call: ApiCall) -> Stage:
+    """Decode the messages of a call and return its command."""
     assert isinstance(call.command, BulkStage)
     assert call.command.queue == QUEUE
-    return call.command.with_messages([message for piece in call.command.read() for message in piece])
+    return call.command.with_messages([message for part in call.command.read() for message in part])
 
 
 def stage(body: bytes, **query: str) -> Stage:
-    return staged(ask("POST", "stage", body, query=STAGE | query))
+    return stage_command(request_of("POST", "stage", body, query=STAGE | query))
 
 
-def refused(call: Any, *args: Any, **given: Any) -> str:
+def error_message(call: Any, *args: Any, **given: Any) -> str:
     with pytest.raises(SqsError) as caught:
         call(*args, **given)
     assert caught.value.code.status == 400
     return caught.value.message
 
 
-def test_all_need_the_right_to_send() -> None:
+def test_all_routes_require_the_permission_to_send() -> None:
     rows = [route for route in ROUTES.values() if route.noun == b"publications"]
     assert {route.verb: route.permission for route in rows} == dict.fromkeys(
         (b"", b"stage", b"publish", b"abandon"), "SendMessage"
@@ -58,9 +58,9 @@ def test_all_need_the_right_to_send() -> None:
     {"part": "-1"}, {"part": str(2**31 + 1)}, {"more": "1"}, *({name: None} for name in STAGE),
 ], ids=str)  # fmt: skip
 def test_parameters_of_stage_are_checked(wrong: dict[str, str | None]) -> None:
-    """What is `None` is left out."""
+    """`None` omits the parameter."""
     query = {name: value for name, value in (STAGE | wrong).items() if value is not None}
-    assert next(iter(wrong)) in refused(ask, "POST", "stage", b'{"messages": []}', query=query)
+    assert next(iter(wrong)) in error_message(request_of, "POST", "stage", b'{"messages": []}', query=query)
 
 
 @pytest.mark.parametrize(
@@ -68,50 +68,52 @@ def test_parameters_of_stage_are_checked(wrong: dict[str, str | None]) -> None:
     [b"", b"[]", b'{"messages": [{}]}', b'{"messages": [{"body": 5}]}', b'{"messages": [{"body": "x", "id": "y"}]}'],
 )
 def test_the_messages_of_stage_are_checked(body: bytes) -> None:
-    assert refused(stage, body)
+    assert error_message(stage, body)
 
 
-def test_json_comes_in_pieces_and_a_row_is_counted_through_them() -> None:
+def test_json_is_decoded_in_slices() -> None:
     rows = [{"body": "x"}] * (SLICE_ROWS + 2)
-    call = ask("POST", "stage", json.dumps({"messages": rows}).encode(), query=STAGE)
+    call = request_of("POST", "stage", json.dumps({"messages": rows}).encode(), query=STAGE)
     assert isinstance(call.command, BulkStage)
-    assert [len(piece) for piece in call.command.read()] == [SLICE_ROWS, 2]
+    assert [len(part) for part in call.command.read()] == [SLICE_ROWS, 2]
     with pytest.raises(RowRefused) as caught:
         stage(json.dumps({"messages": [*rows, {"body": ""}]}).encode())
     assert caught.value.index == SLICE_ROWS + 2
-    answer = call.encode(caught.value)
-    assert (answer.status, json.loads(answer.body)["index"]) == (400, SLICE_ROWS + 2)
+    reply = call.encode(caught.value)
+    assert (reply.status, json.loads(reply.body)["index"]) == (400, SLICE_ROWS + 2)
 
 
-def test_attributes_are_counted_before_they_are_read() -> None:
+def test_attributes_are_counted_before_decoding() -> None:
     many = {f"k{n}": "AA" for n in range(11)}
     for row in ({"attributes": many}, {"attribute_types": many}):
-        assert "[11] exceeds" in refused(stage, json.dumps({"messages": [{"body": "x", **row}]}).encode())
+        assert "[11] exceeds" in error_message(stage, json.dumps({"messages": [{"body": "x", **row}]}).encode())
 
 
-def test_numbers_are_bounded() -> None:
+def test_limits_of_publications() -> None:
     many = {"messages": [{"body": "x"}] * (limits.STAGE_MESSAGES_MAX + 1)}
-    assert "messages" in refused(stage, json.dumps(many).encode())
+    assert "messages" in error_message(stage, json.dumps(many).encode())
     long = {"messages": [{"body": "x" * (limits.STAGE_BYTES_MAX // 2 + 1)}] * 2}
-    assert "too many for one call" in refused(stage, json.dumps(long).encode())
+    assert "too many for one call" in error_message(stage, json.dumps(long).encode())
     attempts = [["a", 1]] * (limits.PUBLISH_ATTEMPTS_MAX + 1)
-    assert "attempts" in refused(post, "publish", writer="w", batch=0, attempts=attempts)
-    assert "messages_per_s_max" in refused(post, "publish", writer="w", batch=0, attempts=[], messages_per_s_max=0)
-    assert "attempts" in refused(post, "publish", writer="w", batch=0)
+    assert "attempts" in error_message(post, "publish", writer="w", batch=0, attempts=attempts)
+    assert "messages_per_s_max" in error_message(
+        post, "publish", writer="w", batch=0, attempts=[], messages_per_s_max=0
+    )
+    assert "attempts" in error_message(post, "publish", writer="w", batch=0)
 
 
-# Messages to be staged: the rules of SendMessage, and which row broke one.
+# Messages to stage: the rules of SendMessage.
 
 STANDARD = Outgoing(queue="000000000000/jobs", caller=None)
 FIFO = Outgoing(queue="000000000000/jobs.fifo", caller=None)
 
 
-def made(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:
+def message_of(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:
     (message,) = outgoing.from_rows([OutgoingRow(**{"body": "b", **fields})])
     return message
 
 
-def row_refused(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
+def row_error(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
     with pytest.raises(RowRefused) as caught:
         outgoing.from_rows([OutgoingRow(body="good"), OutgoingRow(**{"body": "b", **fields})])
     assert caught.value.index == 1
@@ -120,7 +122,9 @@ def row_refused(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
 
 
 def test_attributes_have_types_and_count_towards_the_size() -> None:
-    message = made(attributes={"a": "x", "n": "12", "d": "AQI="}, attribute_types={"n": "Number", "d": "Binary.raw"})
+    message = message_of(
+        attributes={"a": "x", "n": "12", "d": "AQI="}, attribute_types={"n": "Number", "d": "Binary.raw"}
+    )
     kept = decode_properties(message.properties)
     assert kept.attributes == {
         "a": Attribute("String", "x"),
@@ -130,8 +134,8 @@ def test_attributes_have_types_and_count_towards_the_size() -> None:
     assert message.size_bytes == len("b" + "aStringx" + "nNumber12" + "dBinary.raw") + 2
 
 
-def test_group_and_deduplication_id_are_kept_for_the_receiver() -> None:
-    message = made(FIFO, group="g", dedup_id="d", delay_s=0)
+def test_group_and_deduplication_id_are_stored_in_the_properties() -> None:
+    message = message_of(FIFO, group="g", dedup_id="d", delay_s=0)
     assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", None)
     assert decode_properties(message.properties) == Properties(group="g", dedup_id="d")
 
@@ -146,22 +150,22 @@ def test_group_and_deduplication_id_are_kept_for_the_receiver() -> None:
     ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which is not in attributes"),
     ({"attributes": {str(n): "x" for n in range(11)}}, "attributes"),
 ])  # fmt: skip
-def test_what_cannot_be_sent_is_told_with_its_row(fields: dict[str, Any], words: str) -> None:
-    assert words in row_refused(**fields)
+def test_errors_of_rows_have_their_index(fields: dict[str, Any], words: str) -> None:
+    assert words in row_error(**fields)
 
 
 def test_a_fifo_queue_has_one_delay() -> None:
-    assert "delay_s must be 0" in row_refused(FIFO, delay_s=3)
+    assert "delay_s must be 0" in row_error(FIFO, delay_s=3)
 
 
 @pytest.mark.parametrize("bodies", [["a", ""], ["a", "\x01"], ["ä", "\ufffe"]])
-def test_a_bad_body_among_bodies_is_told_with_its_row(bodies: list[str]) -> None:
+def test_an_invalid_body_has_its_index(bodies: list[str]) -> None:
     with pytest.raises(RowRefused) as caught:
         STANDARD.from_bodies(bodies)
     assert caught.value.index == 1
 
 
-# The route of forwards: the command that it makes, what it refuses, and what it answers.
+# Forwards.
 
 TARGET = f"/v1/queues/{QUEUE}/forward"
 
@@ -170,13 +174,13 @@ def forward_call(*entries: Any) -> ApiCall:
     return send("POST", TARGET, json.dumps({"entries": entries}).encode())
 
 
-def told(*results: Forwarded | VeilmqError) -> Any:
+def forward_results(*results: Forwarded | VeilmqError) -> Any:
     reply = forward_call().encode(list(results))
     assert (reply.status, reply.code) == (200, "OK")
     return json.loads(reply.body)["entries"]
 
 
-def test_targets_are_of_the_account_of_the_intake_unless_they_say() -> None:
+def test_targets_are_in_the_account_of_the_intake_by_default() -> None:
     call = forward_call({"receipt": "r", "target": "fast.fifo"}, {"receipt": "s", "target": "222222222222/slow"})
     assert call.command == Forward(
         queue=QUEUE,
@@ -195,12 +199,12 @@ def test_targets_are_of_the_account_of_the_intake_unless_they_say() -> None:
     ({"entries": [{"receipt": "r", "target": "q", "more": 1}]}, "entries[0]"),
     ({"entries": [{"receipt": "r", "target": "q"}] * 11}, "entries"),
 ], ids=["no-entries", "no-target", "number", "url", "account", "unknown", "too-many"])  # fmt: skip
-def test_what_does_not_fit_is_refused(body: Any, place: str) -> None:
+def test_invalid_entries_are_refused(body: Any, place: str) -> None:
     error = decode_error("POST", TARGET, json.dumps(body).encode())
     assert error.code.query == "InvalidRequest"
     assert place in error.message
 
 
-def test_a_defect_says_no_more_than_that() -> None:
-    (entry,) = told(TooManyTags(1))
+def test_an_error_without_a_row_has_no_details() -> None:
+    (entry,) = forward_results(TooManyTags(1))
     assert (entry["code"], entry["status"]) == ("InternalError", 500)

@@ -1,4 +1,4 @@
-"""Requests of the API, and its errors; settings of queues, and what is in them."""
+"""Requests and errors of the v1 API, settings of queues, and inspection."""
 
 import json
 from typing import Any
@@ -44,23 +44,23 @@ def decode_error(method: str, target: str, body: bytes = b"") -> SqsError:
     return caught.value
 
 
-def refused_at(path: str, fields: Any) -> str:
-    """Return the text with which a POST is refused as invalid."""
+def invalid_request(path: str, fields: Any) -> str:
+    """Return the message of the InvalidRequest of a POST."""
     error = decode_error("POST", path, json.dumps(fields).encode())
     assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
     return error.message
 
 
-def refused(verb: str, **fields: Any) -> str:
-    """Return the text with which a POST about claims is refused as invalid."""
-    return refused_at(f"/v1/claims/{QUEUE}/{verb}", fields)
+def invalid_claim_request(verb: str, **fields: Any) -> str:
+    """Return the message of the InvalidRequest of a POST about claims."""
+    return invalid_request(f"/v1/claims/{QUEUE}/{verb}", fields)
 
 
 ID = bytes.fromhex("0190a1b2c3d44e5f8a9b0123456789ab")
 
 
 def message(body: str = "hello", *, sequence: int | None = None, **carried: Any) -> ClaimedMessage:
-    """Return a message with `body` and what `Properties` it has."""
+    """Return a message with `body` and `Properties(**carried)`."""
     return ClaimedMessage(
         id=ID,
         body=body,
@@ -81,7 +81,7 @@ MIXED = {
 
 # Errors.
 
-TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
+CORE_ROWS: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.QueueNotFound("a/q"), 404, {"queue": "a/q"}), (errors.SourceNotFound("s"), 404, {"source": "s"}),
     (errors.ShardNotFound(3, 2), 404, {"shard": 3, "shards": 2}),
     (errors.MessageNotClaimed(4), 404, {"number": 4}), (errors.EpochFenced(1, 2), 409, {"epoch": 1, "current": 2}),
@@ -103,8 +103,8 @@ TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("error", "status", "fields"), TOLD, ids=[type(row[0]).__name__ for row in TOLD])
-def test_an_error_is_told_by_its_row(error: VeilmqError, status: int, fields: dict[str, object]) -> None:
+@pytest.mark.parametrize(("error", "status", "fields"), CORE_ROWS, ids=[type(row[0]).__name__ for row in CORE_ROWS])
+def test_errors_of_core_as_replies(error: VeilmqError, status: int, fields: dict[str, object]) -> None:
     code = type(error).__name__
     reply = ApiCall(ListSources(queue="a/q")).encode(error)
     assert (reply.status, reply.code) == (status, code)
@@ -112,21 +112,21 @@ def test_an_error_is_told_by_its_row(error: VeilmqError, status: int, fields: di
     assert reply.headers == b"Content-Type: application/json\r\n"
 
 
-def test_rows_tell_what_errors_have() -> None:
-    assert {type(error): (status, tuple(fields)) for error, status, fields in TOLD}.items() <= CORE_ERRORS.items()
+def test_rows_match_the_replies() -> None:
+    assert {type(error): (status, tuple(fields)) for error, status, fields in CORE_ROWS}.items() <= CORE_ERRORS.items()
 
 
-def test_every_error_of_a_route_has_a_row_and_every_row_a_route() -> None:
+def test_every_error_of_a_route_has_a_row() -> None:
     of_routes = {error for route in ROUTES.values() for error in route.errors}
     assert of_routes | set(COMMON_ERRORS) == set(CORE_ERRORS)
 
 
-def test_an_error_without_a_row_is_a_defect() -> None:
+def test_an_error_without_a_row_is_an_internal_error() -> None:
     reply = encode_error(errors.TooManyTags(50))
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "InternalError")
 
 
-# From a request to its call: paths, bodies that are no JSON, and that no bytes can make the codec do anything else.
+# Paths and bodies.
 
 NO_ROUTES = [
     "/v1/", "/v1/claims", "/v1/claims/", f"/v1/claims/{QUEUE}/", f"/v1/claims/{QUEUE}/fly", f"/v1/claims/{QUEUE}/open/",
@@ -137,7 +137,7 @@ NO_ROUTES = [
 
 
 @pytest.mark.parametrize("target", NO_ROUTES, ids=str)
-def test_other_paths_are_no_routes(target: str) -> None:
+def test_unknown_paths(target: str) -> None:
     error = decode_error("POST", target, b'{"source": "s"}')
     assert (error.code.query, error.code.status) == ("UnknownRoute", 404)
     assert "/v1/{noun}/{account}/{queue}/{verb}" in error.message
@@ -149,7 +149,7 @@ ALL = Route(
 
 
 @pytest.mark.parametrize("account", ["-", "000000000000"])
-def test_a_path_without_a_queue_is_of_a_whole_account(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_without_a_queue_lists_the_account(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUTES, ALL.key, ALL)
     assert send("GET", f"/v1/all/{account}?x=1").command == ListQueues(account="000000000000")
     assert ALL.path == "/v1/all/{account}"
@@ -158,22 +158,22 @@ def test_a_path_without_a_queue_is_of_a_whole_account(account: str, monkeypatch:
     assert decode_error("POST", f"/v1/all/{account}").code.query == "UnknownRoute"
 
 
-def test_what_an_account_has_is_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_own_account_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ROUTES, ALL.key, ALL)
     error = decode_error("GET", "/v1/all/222222222222")
     assert (error.code.query, error.code.status) == ("AccessDenied", 403)
 
 
 @pytest.mark.parametrize("key", list(ROUTES), ids=[key.decode() for key in ROUTES])
-def test_a_route_has_its_method_alone(key: bytes) -> None:
+def test_a_route_has_one_method(key: bytes) -> None:
     route = ROUTES[key]
     other = "POST" if route.method == b"GET" else "GET"
     target = route.path.format(account="000000000000", queue="jobs")
     assert decode_error(other, target).code.query == "UnknownRoute"
 
 
-def test_every_route_needs_a_permission_that_can_be_granted() -> None:
-    """Else no policy could let another account in; making queues and setting them is their owners', as over SQS."""
+def test_permissions_of_routes_are_grantable_or_owner_only() -> None:
+    """Policies can grant the others; creating queues and changing their settings is for owners, as over SQS."""
     owners = {route.label: route.permission for route in ROUTES.values() if route.permission not in GRANTABLE}
     assert owners == {"queues.create": "CreateQueue", "queues.list": "ListQueues", "queues.set": "SetQueueAttributes"}
     assert set(owners.values()) <= set(OWNER_ONLY)
@@ -183,7 +183,7 @@ BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"source": "\\ud800"}', b"
 
 
 @pytest.mark.parametrize("body", BODIES, ids=[repr(body[:20]) for body in BODIES])
-def test_what_is_no_object_is_refused(body: bytes) -> None:
+def test_a_body_must_be_a_json_object(body: bytes) -> None:
     error = decode_error("POST", f"/v1/claims/{QUEUE}/open", body)
     assert error.code.query == "InvalidRequest"
 
@@ -192,7 +192,7 @@ _KNOWN = {code.query for code in CODES}
 
 
 def error_of(method: str, target: str, body: bytes) -> SqsError | None:
-    """Return the error with which the codec refuses a request, `None` where it takes it."""
+    """Return the error of decoding a request, if any."""
     try:
         send(method, target, body)
     except SqsError as error:
@@ -201,7 +201,7 @@ def error_of(method: str, target: str, body: bytes) -> SqsError | None:
 
 
 def check(method: str, target: str, body: bytes) -> None:
-    """Assert that the codec takes a request, or refuses it as the client's mistake."""
+    """Assert that a request decodes or raises an error of the client."""
     error = error_of(method, target, body)
     if error is not None:
         assert error.code.query in _KNOWN
@@ -209,7 +209,7 @@ def check(method: str, target: str, body: bytes) -> None:
 
 
 @given(st.sampled_from(["GET", "POST"]), st.binary(max_size=60), st.binary(max_size=60))
-def test_any_bytes_are_taken_or_refused(method: str, target: bytes, body: bytes) -> None:
+def test_any_bytes_decode_or_raise_a_client_error(method: str, target: bytes, body: bytes) -> None:
     check(method, "/v1/" + target.decode("latin-1"), body)
     check(method, f"/v1/claims/{QUEUE}/open", body)
     check("GET", f"/v1/claims/{QUEUE}/read?" + target.decode("latin-1"), body)
@@ -221,18 +221,18 @@ SET = f"/v1/queues/{QUEUE}/set"
 
 
 def test_every_setting_of_queues_can_be_set() -> None:
-    """A new one is a field here, too; tags are no setting, and a purge counts itself."""
+    """Except tags, which are no setting, and the counter of purges."""
     assert set(SettingFields.__struct_fields__) == set(QueueSettings.__struct_fields__) - {"tags", "purges"}
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_a_number_may_be_what_its_range_says(name: str) -> None:
+def test_ranges_of_number_settings(name: str) -> None:
     allowed = RANGES[name]
     for value in (allowed.minimum, allowed.maximum):
         changes = {name: value}
         assert send("POST", SET, json.dumps(changes).encode()).command == SetQueue(queue=QUEUE, settings=changes)
     for value in (allowed.minimum - 1, allowed.maximum + 1):
-        assert refused_at(SET, {name: value}) == f"{name}: must be {allowed.minimum} to {allowed.maximum}."
+        assert invalid_request(SET, {name: value}) == f"{name}: must be {allowed.minimum} to {allowed.maximum}."
 
 
 @pytest.mark.parametrize(("fields", "place"), [
@@ -243,11 +243,11 @@ def test_a_number_may_be_what_its_range_says(name: str) -> None:
     ({"redrive_sources": ["a b"]}, "redrive_sources"), ({"redrive_sources": ["a"] * 11}, "redrive_sources"),
     ({"kms_key": "\n"}, "kms_key"), ({"visibility_rules": "x" * 200_000}, "visibility_rules"), ([], "The request"),
 ], ids=str)  # fmt: skip
-def test_settings_that_do_not_fit_are_refused(fields: Any, place: str) -> None:
-    assert place in refused_at(SET, fields)
+def test_invalid_settings_are_refused(fields: Any, place: str) -> None:
+    assert place in invalid_request(SET, fields)
 
 
-def test_a_policy_is_read_before_it_is_kept() -> None:
+def test_an_invalid_policy_is_refused() -> None:
     error = decode_error("POST", SET, b'{"policy": "{}"}')
     assert error.code.query == "InvalidAttributeValue"
 
@@ -255,18 +255,18 @@ def test_a_policy_is_read_before_it_is_kept() -> None:
 @pytest.mark.parametrize(
     ("name", "fifo"), [("x_" * 41, True), ("-" + "x" * 80, False), ("jobs.fifo", False), ("x" * 76 + ".fifo", True)]
 )
-def test_a_name_that_no_protocol_has_is_refused(name: str, fifo: bool) -> None:
-    assert "name" in refused_at(f"/v1/queues/000000000000/{name}/create", {"settings": {"fifo": fifo}})
+def test_names_that_are_invalid_in_both_protocols_are_refused(name: str, fifo: bool) -> None:
+    assert "name" in invalid_request(f"/v1/queues/000000000000/{name}/create", {"settings": {"fifo": fifo}})
 
 
-# The routes that look at a queue: the commands that they make, what they refuse, and what they answer.
+# Inspection.
 
 MESSAGES = f"/v1/messages/{QUEUE}"
 LEASES = f"/v1/leases/{QUEUE}"
 READ = limits.INSPECT_READ_BYTES
 
 
-def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessage:
+def inspected(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessage:
     """Return a message in flight."""
     carried = Properties(attributes=MIXED, system={"SenderId": Attribute("String", "me")}, group="g", dedup_id="d")
     fields: dict[str, Any] = {
@@ -286,7 +286,7 @@ def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessa
     return SeenMessage(**fields | other)
 
 
-def told(target: str, result: Any) -> Any:
+def decoded_reply(target: str, result: Any) -> Any:
     reply = send("GET", target).encode(result)
     assert reply.status == 200
     return json.loads(reply.body)
@@ -300,30 +300,30 @@ def told(target: str, result: Any) -> Any:
     (f"{MESSAGES}/peek?receipts=true", "receipts"), (f"{LEASES}?count=1001", "count"),
     (f"{LEASES}?receipts=true", "receipts"),
 ])  # fmt: skip
-def test_parameters_that_do_not_fit_are_refused(target: str, place: str) -> None:
+def test_invalid_parameters_are_refused(target: str, place: str) -> None:
     error = decode_error("GET", target)
     assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
     assert place in error.message
 
 
-def test_an_answer_ends_by_its_bytes() -> None:
-    """With the message that brings it there; what carries the bytes does not matter, and cut bodies do not count."""
+def test_a_list_of_messages_is_limited_by_size() -> None:
+    """It ends with the message that reaches the limit; properties count, truncated parts of bodies do not."""
     long = "x" * (limits.INSPECT_BYTES // 2)
-    answer = told(MESSAGES, [seen(long), seen(long), seen("left out")])
+    answer = decoded_reply(MESSAGES, [inspected(long), inspected(long), inspected("left out")])
     assert (len(answer["messages"]), answer["is_cut"]) == (2, True)
     carried = encode_properties(Properties(attributes={"a": Attribute("String", "ü" * limits.INSPECT_BYTES)}))
-    answer = told(MESSAGES, [seen(properties=carried), seen()])
+    answer = decoded_reply(MESSAGES, [inspected(properties=carried), inspected()])
     assert (len(answer["messages"]), answer["is_cut"]) == (1, True)
-    answer = told(f"{MESSAGES}?body_characters_max=10", [seen(long), seen(long), seen(long)])
+    answer = decoded_reply(f"{MESSAGES}?body_characters_max=10", [inspected(long), inspected(long), inspected(long)])
     assert (len(answer["messages"]), answer["is_cut"]) == (3, False)
 
 
-def test_an_answer_says_that_the_look_has_ended_early() -> None:
-    """Which it does when it has read so many bytes, however much of them is shown."""
+def test_a_list_limited_by_the_engine_is_cut() -> None:
+    """Because it has read too many bytes, regardless of how many are shown."""
     half = "x" * (READ // 2)
-    for messages, is_cut in ([seen(half)], False), ([seen(half), seen(half)], True):
-        assert told(f"{MESSAGES}?body_characters_max=10", messages)["is_cut"] is is_cut
-    assert told(f"{MESSAGES}/peek?body_characters_max=10", Peeked(messages=[peeked(half * 2)]))["is_cut"]
+    for messages, is_cut in ([inspected(half)], False), ([inspected(half), inspected(half)], True):
+        assert decoded_reply(f"{MESSAGES}?body_characters_max=10", messages)["is_cut"] is is_cut
+    assert decoded_reply(f"{MESSAGES}/peek?body_characters_max=10", Peeked(messages=[peeked(half * 2)]))["is_cut"]
 
 
 def peeked(body: str, source: str | None = None) -> PeekedMessage:
@@ -341,6 +341,6 @@ def peeked(body: str, source: str | None = None) -> PeekedMessage:
 
 
 @pytest.mark.parametrize("text", ["-1", "1,", "x", "9223372036854775808", "1.5", "1%202", ",".join("1" * 201)])
-def test_what_is_no_list_of_positions_is_refused(text: str) -> None:
+def test_invalid_positions_are_refused(text: str) -> None:
     error = decode_error("GET", f"{LEASES}?also={text}")
     assert (error.code.query, error.message.split(":")[0]) == ("InvalidRequest", "also")
