@@ -86,7 +86,7 @@ docs: ## build the site of docs/ into build/docs; a warning or a dead link fails
 
 screenshots: setup-browser ## pictures of every page of the console, into docs/console
 	@mkdir -p docs/console
-	@PICTURES=$(CURDIR)/docs/console $(PYTEST) -n0 -q tests/internals/console/test_browser.py -k keeps_nobody_out $(ARGS)
+	@PICTURES=$(CURDIR)/docs/console $(PYTEST) -n0 -q tests/internals/console/test_browser.py -k accessible_and_fits $(ARGS)
 	@PYTHONPATH=. $(BIN)/python -m tests.console.pictures
 
 cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, three nodes, HAProxy on port 9324
