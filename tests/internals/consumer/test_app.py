@@ -1,4 +1,4 @@
-"""What may be declared, and what is refused when it is."""
+"""Declarations of handlers, and the errors for invalid ones."""
 
 import asyncio
 import multiprocessing
@@ -22,43 +22,42 @@ from veilmq.testing import RunningServer
 
 def declared(function: Callable[..., Any], **options: Any) -> Any:
     app = Consumer("orders")
-    assert app.handler(**options)(function) is function, "it stays an ordinary function"
+    assert app.handler(**options)(function) is function, "the decorator returns the function unchanged"
     return app.handlers[0]
 
 
-async def plain(body: str) -> None:
-    """Take a body."""
+async def plain(body: str) -> None: ...
 
 
-def test_payload_and_context_may_come_in_any_order() -> None:
-    async def turned(ctx: Context, body: str) -> None: ...
+def test_payload_and_context_may_be_in_any_order() -> None:
+    async def context_first(ctx: Context, body: str) -> None: ...
 
-    assert declared(turned).parameters == (Context, PAYLOAD)
+    assert declared(context_first).parameters == (Context, PAYLOAD)
     assert declared(plain).parameters == (PAYLOAD,)
 
 
-@pytest.mark.parametrize("place", ["argument", "VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"])
-def test_a_consumer_finds_its_server(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its argument, then by the first of the variables; what stands behind names a server that is not there."""
+@pytest.mark.parametrize("source", ["argument", "VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"])
+def test_the_endpoint_is_the_argument_or_the_first_variable_that_is_not_empty(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order = ["VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"]
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders")
         client.send("orders", "a")
         for number, variable in enumerate(order):
-            is_before = place != "argument" and number < order.index(place)
-            monkeypatch.setenv(variable, "" if is_before else "http://127.0.0.1:1")  # an empty one names none
-        if place != "argument":
-            monkeypatch.setenv(place, server.endpoint)
-        app = Consumer("orders", endpoint=server.endpoint if place == "argument" else None)
+            is_earlier = source != "argument" and number < order.index(source)
+            monkeypatch.setenv(variable, "" if is_earlier else "http://127.0.0.1:1")
+        if source != "argument":
+            monkeypatch.setenv(source, server.endpoint)
+        app = Consumer("orders", endpoint=server.endpoint if source == "argument" else None)
         assert handled(app, server) == ["a"]
 
 
-def test_a_consumer_makes_the_queues_that_its_handlers_name() -> None:
-    """A FIFO queue by its name; one that is there keeps its settings."""
+def test_create_creates_missing_queues_and_keeps_existing_ones() -> None:
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
-        client.create_queue("there", {"visibility_timeout_s": 77})
+        client.create_queue("existing", {"visibility_timeout_s": 77})
         app = Consumer("orders.fifo", endpoint=server.endpoint, create=True)
-        app.handler(queue="there", dead_letter="dead")(plain)
+        app.handler(queue="existing", dead_letter="dead")(plain)
 
         async def work() -> None:
             async with app.running():
@@ -66,12 +65,12 @@ def test_a_consumer_makes_the_queues_that_its_handlers_name() -> None:
 
         app.handler(plain)
         asyncio.run(work())
-        assert client.list_queues() == ["dead", "orders.fifo", "there"]
+        assert client.list_queues() == ["dead", "existing", "orders.fifo"]
         assert client.show("orders.fifo").settings.fifo
-        assert client.show("there").settings.visibility_timeout_s == 77
+        assert client.show("existing").settings.visibility_timeout_s == 77
 
 
-def test_without_being_told_to_a_consumer_makes_no_queue() -> None:
+def test_without_create_a_missing_queue_is_an_error() -> None:
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         app = Consumer("orders", endpoint=server.endpoint)
         app.handler(plain)
@@ -80,7 +79,7 @@ def test_without_being_told_to_a_consumer_makes_no_queue() -> None:
 
 
 def handled(app: Consumer, server: RunningServer) -> list[str]:
-    """Run ``app`` until it has handled a message, and return what it has handled."""
+    """Run ``app`` until it has handled a message; return the handled bodies."""
     bodies: list[str] = []
 
     @app.handler
@@ -103,36 +102,31 @@ def test_each_queue_has_one_handler() -> None:
         app.handler(queue="returns")(plain)
 
 
-async def nothing() -> None:
-    """Take nothing."""
+async def no_parameter() -> None: ...
 
 
-async def both(body: str, more: str) -> None:
-    """Take too much."""
+async def two_payloads(body: str, more: str) -> None: ...
 
 
-async def load(batch: Batch[str]) -> None:
-    """Take a batch."""
+async def load(batch: Batch[str]) -> None: ...
 
 
-def yields(body: str) -> Iterator[str]:
-    """Do nothing when called."""
+def generator(body: str) -> Iterator[str]:
     yield body
 
 
-async def yields_later(body: str) -> AsyncIterator[str]:
-    """Do nothing when called, either."""
+async def async_generator(body: str) -> AsyncIterator[str]:
     yield body
 
 
-@pytest.mark.parametrize("function", [yields, yields_later])
+@pytest.mark.parametrize("function", [generator, async_generator])
 def test_a_generator_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="must not yield"):
         declared(function)
 
 
-@pytest.mark.parametrize("function", [nothing, both], ids=["nothing", "both"])
-def test_a_signature_that_no_message_fits_is_refused(function: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("function", [no_parameter, two_payloads])
+def test_a_handler_must_take_one_payload(function: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="must take the payload"):
         declared(function)
 
@@ -157,7 +151,7 @@ def test_a_signature_that_no_message_fits_is_refused(function: Callable[..., Any
     ],
     ids=str,
 )
-def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         declared(plain, **options)
 
@@ -165,7 +159,7 @@ def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any], sente
 @pytest.mark.parametrize(
     ("queue", "options"), [("a.fifo", {}), ("a", {"max_size": 0}), ("a", {"max_size": 1_001})], ids=str
 )
-def test_a_batch_that_cannot_be_is_refused(queue: str, options: dict[str, Any]) -> None:
+def test_an_invalid_batch_handler_is_refused(queue: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"FIFO|max_size"):
         Consumer(queue).batch(**options)(load)
 
@@ -180,32 +174,30 @@ def test_an_unknown_hook_is_refused() -> None:
         Consumer("orders").on("begin", print)
 
 
-def test_a_stop_that_meets_a_process_which_has_just_died_goes_on() -> None:
-    """The others are to be stopped too, and every lease to be released."""
+def test_stopping_a_dead_process_raises_nothing() -> None:
     worker = Worker(declared(acting.act, pool="process"))
-    worker._pipe, theirs = multiprocessing.Pipe()
-    theirs.close()
+    worker._pipe, child_end = multiprocessing.Pipe()
+    child_end.close()
     worker.stop(Cause.SHUTDOWN)
 
 
-def test_a_process_pool_starts_no_process_before_it_is_needed() -> None:
+def test_closing_an_unused_process_pool_starts_no_process() -> None:
     ProcessPool(declared(acting.act, pool="process"), (), {}).close()
 
 
-def test_threads_that_send_first_at_the_same_time_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one would be left with its connections."""
-    both, made = threading.Barrier(2), list[QueueClient]()
+def test_concurrent_first_sends_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, clients = threading.Barrier(2), list[QueueClient]()
 
     def connect() -> QueueClient:
-        with suppress(threading.BrokenBarrierError):  # as only one thread has come
+        with suppress(threading.BrokenBarrierError):  # only one thread connects
             both.wait(0.2)
-        made.append(HttpQueueClient(server.endpoint))
-        return made[-1]
+        clients.append(HttpQueueClient(server.endpoint))
+        return clients[-1]
 
     with RunningServer() as server, ThreadPoolExecutor(2) as threads:
         server.queue("orders")
         app = Consumer("orders")
         monkeypatch.setattr(app, "_connect", connect)
         assert len({sent.id for sent in threads.map(partial(app.send, "orders"), "ab")}) == 2
-        (client,) = made
+        (client,) = clients
         client.close()

@@ -1,4 +1,4 @@
-"""Where a message goes: by a file of rules, whose errors name the place, and by a routing table."""
+"""Routing by the rules of a file, and the errors for invalid files."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ JOB = json.dumps(
 
 
 def holds(condition: str, message: ReceivedMessage) -> bool:
-    """Tell whether a rule of this one condition holds of `message`."""
+    """Return whether a rule with this one condition matches ``message``."""
     rules = read_rules(f'default = "other"\n[[rules]]\nqueue = "chosen"\n{condition}\n')
     return rules.route(message).queue == "chosen"
 
@@ -96,7 +96,7 @@ RULE = 'default = "d"\n\n[[rules]]\nqueue = "a"\nsize = 1\n\n[[ rules ]]\nqueue 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("default 1", "not TOML"),
         ('default = "a"\nrules = \nqueues = 1', "line 2"),
@@ -121,10 +121,10 @@ RULE = 'default = "d"\n\n[[rules]]\nqueue = "a"\nsize = 1\n\n[[ rules ]]\nqueue 
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, told: str) -> None:
+def test_an_error_names_the_position_of_the_mistake(text: str, error: str) -> None:
     with pytest.raises(RoutesError) as caught:
         read_rules(text)
-    assert told in str(caught.value)
+    assert error in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -137,16 +137,16 @@ _JSON = st.recursive(
 
 @given(_JSON, st.lists(st.text(max_size=3), max_size=4))
 def test_a_pointer_finds_what_a_walk_finds(document: Any, path: list[str]) -> None:
-    expected, there = document, True
+    expected, present = document, True
     for part in path:
         if isinstance(expected, dict) and part in expected:
             expected = expected[part]
         elif isinstance(expected, list) and part in map(str, range(len(expected))):
             expected = expected[int(part)]
         else:
-            there = False
+            present = False
             break
     pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
     condition = f"body.{json.dumps(pointer, ensure_ascii=True)} = {{ present = true }}"
     if all(0x20 <= ord(char) != 0x7F and not 0xD800 <= ord(char) < 0xE000 and ord(char) < 0x10000 for char in pointer):
-        assert holds(condition, received(json.dumps(document))) is there
+        assert holds(condition, received(json.dumps(document))) is present

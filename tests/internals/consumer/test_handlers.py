@@ -1,4 +1,4 @@
-"""From a message to what a handler is annotated with, and what the end of a handler means."""
+"""Decoding of payloads, and the endings of handlers."""
 
 import asyncio
 import inspect
@@ -20,21 +20,15 @@ from veilmq.core.limits import LEASE_S_MAX
 
 @dataclass
 class Order:
-    """A payload."""
-
     number: int
     lines: list[str]
 
 
 class Struct(msgspec.Struct):
-    """A payload."""
-
     number: int
 
 
 class Model(pydantic.BaseModel):
-    """A payload."""
-
     number: int
 
 
@@ -53,28 +47,25 @@ class Model(pydantic.BaseModel):
     ],
     ids=["text", "bytes", "nothing", "any", "number", "dict", "dataclass", "msgspec", "pydantic"],
 )
-def test_a_body_becomes_what_is_annotated(annotation: object, body: str, payload: object) -> None:
+def test_a_body_is_decoded_by_the_annotation(annotation: object, body: str, payload: object) -> None:
     assert decoder(annotation)(message(body=body)) == payload
 
 
-def test_the_whole_message_can_be_had() -> None:
+def test_a_received_message_is_passed_unchanged() -> None:
     given = message(body="x")
     assert decoder(ReceivedMessage)(given) is given
 
 
 @pytest.mark.parametrize("annotation", [int, Order, Struct, Model], ids=lambda annotation: annotation.__name__)
 @pytest.mark.parametrize("body", ["", "no", '{"number": "one"}'], ids=["empty", "no-json", "another"])
-def test_what_does_not_fit_is_undecodable(annotation: object, body: str) -> None:
+def test_a_body_of_another_type_is_undecodable(annotation: object, body: str) -> None:
     with pytest.raises(Undecodable, match="not match the handler's type"):
         decoder(annotation)(message(body=body))
 
 
-def test_a_type_that_json_cannot_be_is_refused_when_the_handler_is_declared() -> None:
+def test_a_type_that_json_cannot_represent_is_refused() -> None:
     with pytest.raises(TypeError):
         decoder(dict[bytes, list[object]] | dict[str, int])
-
-
-# What the end of a handler means.
 
 
 @pytest.mark.parametrize(
@@ -91,11 +82,11 @@ def test_a_type_that_json_cannot_be_is_refused_when_the_handler_is_declared() ->
     ],
     ids=["nothing", "value", "drop", "reject", "undecodable", "retry", "exception", "lost"],
 )
-def test_what_a_result_means(result: object, kind: EndingKind) -> None:
+def test_a_result_determines_the_ending(result: object, kind: EndingKind) -> None:
     assert ending_of(result).kind is kind
 
 
-def test_a_retry_comes_no_later_than_a_message_may_be_hidden() -> None:
+def test_a_retry_is_delayed_by_at_most_twelve_hours() -> None:
     assert Backoff().decide(ending_of(RetryLater(math.inf)), 1).after_s == LEASE_S_MAX
 
 
@@ -109,14 +100,14 @@ def test_a_retry_comes_no_later_than_a_message_may_be_hidden() -> None:
     ],
     ids=lambda value: value.value,
 )
-def test_a_cancelled_handler_is_judged_by_the_cause(cause: Cause, kind: EndingKind) -> None:
+def test_the_cause_determines_the_ending_of_a_cancelled_handler(cause: Cause, kind: EndingKind) -> None:
     assert ending_of(Cancelled("stop"), cause).kind is kind
     assert ending_of(asyncio.CancelledError(), cause).kind is kind
     assert ending_of(None, cause).kind is EndingKind.DONE
     assert ending_of(Drop(), cause).kind is EndingKind.DROPPED
 
 
-def test_a_trace_is_cut_to_its_end() -> None:
+def test_only_the_end_of_a_long_trace_is_kept() -> None:
     ending = ending_of(ValueError("x" * 2 * TRACE_CHARACTERS_MAX))
     assert len(ending.trace) == TRACE_CHARACTERS_MAX
     assert ending.trace.rstrip().endswith("x")

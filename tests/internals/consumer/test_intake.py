@@ -1,4 +1,4 @@
-"""From the queue to the handler: receives, polls, how many messages may come, and their order."""
+"""From the queue to the handler: receives, polls, prefetch and memory limits, and the order of calls."""
 
 import asyncio
 import json
@@ -23,8 +23,8 @@ QUEUE = "orders"
 RULES = json.dumps({"version": 1, "classes": [{"name": "short", "visibility_timeout_s": 5}], "keys": {}, "default": 0})
 
 
-class WatchedClient:
-    """The real client; notes the timeouts that were sent, and how often the queue's settings were read."""
+class RecordingClient:
+    """The real client; records the timeouts sent and the number of reads of the queue's settings."""
 
     def __init__(self, client: HttpQueueClient) -> None:
         self._client = client
@@ -45,37 +45,35 @@ def subscribed(options: Options) -> Subscription:
 
 
 def intake_of(client: Any, options: Options, subscription: Subscription) -> Intake:
-    """Return an intake whose polls the test makes itself."""
+    """Return an intake whose ``receive`` the test calls."""
     return Intake(client, options, subscription, asyncio.to_thread, capacity=int, received=list, failed=str)
 
 
 def received_by(
     client: HttpQueueClient, policy: RenewalPolicy, **settings: SettingValue
-) -> tuple[WatchedClient, list[int]]:
-    """Receive three times from a queue with a message; return what was asked, and the leases' timeouts."""
+) -> tuple[RecordingClient, list[int]]:
+    """Receive three times from a queue with one message; return the client, and the timeouts of the leases."""
     client.create_queue(QUEUE, {"visibility_timeout_s": 45, **settings})
     client.send(QUEUE, "x")
-    watched: Any = WatchedClient(client)
+    recording: Any = RecordingClient(client)
     options = Options(queue=QUEUE, policy=policy)
-    intake = intake_of(watched, options, subscribed(options))
+    intake = intake_of(recording, options, subscribed(options))
     leases = [lease for _ in range(3) for lease in intake.receive(10)]
-    return watched, [lease.timeout_s for lease in leases]
+    return recording, [lease.timeout_s for lease in leases]
 
 
 @pytest.mark.parametrize("policy", [NServiceBusPolicy(), Adaptive()], ids=["nservicebus", "adaptive"])
-def test_a_lease_ends_when_its_consumer_thinks_whatever_the_queues_rules(
+def test_with_visibility_rules_each_receive_sends_a_timeout(
     server: RunningServer, client: HttpQueueClient, policy: RenewalPolicy
 ) -> None:
-    """With visibility rules no answer says which timeout a message was given; so each receive names one."""
-    watched, timeouts = received_by(client, policy, visibility_rules=RULES)
+    """Otherwise messages would have different timeouts, which the reply does not contain."""
+    recording, timeouts = received_by(client, policy, visibility_rules=RULES)
     (held,) = server.queue(QUEUE).in_flight
-    assert (watched.sent, watched.reads, timeouts) == ([45] * 3, 1, [45])
+    assert (recording.sent, recording.reads, timeouts) == ([45] * 3, 1, [45])
     assert held.visible_at_ms == server.clock.now_ms() + 45_000
 
 
-def test_at_a_queue_with_rules_adaptive_sends_what_it_has_observed(
-    server: RunningServer, client: HttpQueueClient
-) -> None:
+def test_with_visibility_rules_adaptive_sends_its_own_timeout(server: RunningServer, client: HttpQueueClient) -> None:
     client.create_queue(QUEUE, {"visibility_rules": RULES})
     client.send(QUEUE, "x")
     options = Options(queue=QUEUE, policy=Adaptive(), wait_s=0)
@@ -93,124 +91,124 @@ MISSING = ClientError("AWS.SimpleQueueService.NonExistentQueue", "There is none.
 
 
 class Source:
-    """A queue that answers when the test says so."""
+    """A queue whose polls return when the test sets their replies."""
 
-    def __init__(self, room: int = 100) -> None:
-        self.room = room
-        self.asked: list[int] = []
-        self.answers: list[asyncio.Future[list[str]]] = []
-        self.taken: list[Any] = []
+    def __init__(self, capacity: int = 100) -> None:
+        self.capacity = capacity
+        self.polls: list[int] = []
+        self.replies: list[asyncio.Future[list[str]]] = []
+        self.received: list[Any] = []
         self.failures: list[Exception] = []
         self.pauses: list[float] = []
         self.resume = asyncio.Event()
 
     def hang_up(self) -> None:
-        """Do nothing: the test answers."""
+        """Do nothing: the test ends the polls."""
 
     def intake(self) -> Intake:
-        client: Any = self  # of which the intake calls nothing else, as its polls are not made
+        client: Any = self  # without `receive`, because `poll` replaces it
         options = Options(queue=QUEUE, polls=3)
         return Intake(
             client,
             options,
             subscribed(options),
             self.poll,
-            capacity=lambda: self.room,
-            received=self.taken.extend,
+            capacity=lambda: self.capacity,
+            received=self.received.extend,
             failed=self.failures.append,
             pause=self.pause,
         )
 
     async def poll(self, _: object, count: int) -> list[str]:
-        self.asked.append(count)
-        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self.answers.append(answer)
-        return await answer
+        self.polls.append(count)
+        reply: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self.replies.append(reply)
+        return await reply
 
     async def pause(self, seconds: float) -> None:
-        """Note the pause, and wait until the test ends it."""
+        """Record the pause, and wait until the test ends it."""
         self.pauses.append(seconds)
         self.resume.clear()
         await self.resume.wait()
 
 
-async def turn() -> None:
+async def run_loop() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def begun(**options: int) -> tuple[Source, Intake]:
+async def started(**options: int) -> tuple[Source, Intake]:
     source = Source(**options)
     intake = source.intake()
     intake.fill()
-    await turn()
+    await run_loop()
     return source, intake
 
 
-async def test_one_poll_while_it_is_quiet_and_several_after_a_hit() -> None:
-    source, intake = await begun()
-    assert source.asked == [10]
-    source.answers[0].set_result(["a"])
-    await turn()
-    assert (source.taken, len(intake.polls)) == (["a"], 3)
-    for answer in source.answers[1:]:
-        answer.set_result([])
-    await turn()
+async def test_there_is_one_poll_while_the_queue_is_empty_and_several_after_a_message() -> None:
+    source, intake = await started()
+    assert source.polls == [10]
+    source.replies[0].set_result(["a"])
+    await run_loop()
+    assert (source.received, len(intake.polls)) == (["a"], 3)
+    for reply in source.replies[1:]:
+        reply.set_result([])
+    await run_loop()
     assert len(intake.polls) == 1
 
 
-async def test_what_polls_may_bring_takes_room() -> None:
-    source, _ = await begun(room=14)
-    assert source.asked == [10]
-    source.room = 14
-    source.answers[0].set_result(["a"])
-    await turn()
-    assert source.asked == [10, 10, 4], "fourteen in all, however many polls"
+async def test_the_requests_of_polls_in_progress_use_capacity() -> None:
+    source, _ = await started(capacity=14)
+    assert source.polls == [10]
+    source.capacity = 14
+    source.replies[0].set_result(["a"])
+    await run_loop()
+    assert source.polls == [10, 10, 4], "the last two request fourteen in total"
 
 
-async def test_without_room_nothing_is_asked_until_there_is() -> None:
-    source, intake = await begun(room=0)
-    assert source.asked == []
-    source.room = 1
+async def test_without_capacity_there_is_no_poll() -> None:
+    source, intake = await started(capacity=0)
+    assert source.polls == []
+    source.capacity = 1
     intake.fill()
-    await turn()
-    assert source.asked == [1]
+    await run_loop()
+    assert source.polls == [1]
 
 
-async def test_pauses_grow_up_to_ten_seconds_and_never_end_the_intake() -> None:
-    source, intake = await begun()
+async def test_pauses_after_errors_grow_up_to_ten_seconds() -> None:
+    source, intake = await started()
     for _ in range(6):
-        source.answers[-1].set_exception(UNREACHABLE)
-        await turn()
+        source.replies[-1].set_exception(UNREACHABLE)
+        await run_loop()
         intake.fill()
-        assert len(intake.polls) == 0, "a pause is a pause"
+        assert len(intake.polls) == 0, "no poll starts during a pause"
         source.resume.set()
-        await turn()
+        await run_loop()
     assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
         pytest.approx(0.875, abs=0.13)
     ] * 6
-    source.answers[-1].set_result(["a"])
-    await turn()
-    assert source.taken == ["a"]
+    source.replies[-1].set_result(["a"])
+    await run_loop()
+    assert source.received == ["a"]
     assert source.failures == []
 
 
-async def test_what_no_pause_mends_is_told_once_and_ends_it() -> None:
-    source, intake = await begun()
-    source.answers[0].set_exception(MISSING)
-    await turn()
+async def test_a_fatal_error_is_reported_once_and_ends_the_intake() -> None:
+    source, intake = await started()
+    source.replies[0].set_exception(MISSING)
+    await run_loop()
     intake.fill()
     assert (source.failures, source.pauses, len(intake.polls)) == ([MISSING], [], 0)
 
 
-async def test_stopping_waits_for_the_polls_on_their_way() -> None:
-    source, intake = await begun()
+async def test_a_stop_waits_for_polls_in_progress() -> None:
+    source, intake = await started()
     stopping = asyncio.create_task(intake.stop())
-    await turn()
+    await run_loop()
     assert not stopping.done()
-    source.answers[0].set_result(["last"])
+    source.replies[0].set_result(["last"])
     await stopping
-    assert (source.taken, len(intake.polls)) == (["last"], 0)
+    assert (source.received, len(intake.polls)) == (["last"], 0)
 
 
 @pytest.mark.parametrize(
@@ -229,11 +227,11 @@ async def test_stopping_waits_for_the_polls_on_their_way() -> None:
     ],
     ids=["query", "json", "denied", "secret", "unusable", "throttled", "403", "quota", "internal", "unreachable"],
 )
-def test_only_what_a_human_must_mend_is_fatal(error: Exception, fatal: bool) -> None:
+def test_only_errors_that_retries_cannot_fix_are_fatal(error: Exception, fatal: bool) -> None:
     assert is_fatal(error) is fatal
 
 
-def test_nothing_is_held_ready_before_anything_is_known_or_when_handlers_are_slow() -> None:
+def test_there_is_no_prefetch_before_the_first_measurement_or_with_slow_handlers() -> None:
     prefetch = Prefetch()
     assert prefetch.target(10, lease_s=30) == 0
     prefetch.handled(2.0)
@@ -241,8 +239,8 @@ def test_nothing_is_held_ready_before_anything_is_known_or_when_handlers_are_slo
     assert prefetch.target(10, lease_s=30) == 0
 
 
-def test_what_is_handled_during_two_receives_is_held_ready() -> None:
-    """Ten slots of 10 ms make 1,000 a second; a receive counts a fifth, and what came before it four fifths."""
+def test_the_messages_handled_during_two_receives_are_prefetched() -> None:
+    """Ten slots of 10 ms handle 1,000 messages a second; a new receive has a weight of one fifth."""
     prefetch = Prefetch()
     prefetch.handled(0.01)
     prefetch.received(0.05)
@@ -251,7 +249,7 @@ def test_what_is_handled_during_two_receives_is_held_ready() -> None:
     assert prefetch.target(10, lease_s=30) == 41
 
 
-def test_it_ends_at_what_the_user_says_and_at_half_a_lease() -> None:
+def test_prefetch_is_limited_by_the_option_and_by_half_a_lease() -> None:
     prefetch = Prefetch(5)
     prefetch.handled(0.5)
     prefetch.received(1.0)
@@ -262,8 +260,8 @@ def test_it_ends_at_what_the_user_says_and_at_half_a_lease() -> None:
 BODY = message(body="x" * 10)
 
 
-def test_the_mean_says_how_many_may_come() -> None:
-    """As many as fit, one while anything is left, none beyond the limit."""
+def test_the_capacity_is_estimated_by_the_mean_size() -> None:
+    """It is at least one below the limit, and zero above it."""
     outstanding = Outstanding(45)
     outstanding.add(BODY)
     assert [outstanding.capacity(most) for most in (10, 3, 0, -2)] == [3, 3, 0, -2]
@@ -276,7 +274,7 @@ def test_the_mean_says_how_many_may_come() -> None:
     assert outstanding.capacity(10) == 1
 
 
-def test_one_that_is_too_large_is_handled_all_the_same() -> None:
+def test_a_message_larger_than_the_limit_is_handled_alone() -> None:
     outstanding = Outstanding(5)
     outstanding.add(BODY)
     assert outstanding.capacity(10) == 0
@@ -284,8 +282,8 @@ def test_one_that_is_too_large_is_handled_all_the_same() -> None:
     assert outstanding.capacity(10) == 1
 
 
-async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
-    """25 bytes are two messages and half of a third, which is the last that may come; the others wait at the queue."""
+async def test_a_consumer_holds_messages_up_to_its_limit_of_bytes() -> None:
+    """25 bytes are two messages and half of a third, which is the last one received; the others stay in the queue."""
     held: list[int] = []
     bodies: list[str] = []
     with workbench() as bench:
@@ -308,7 +306,7 @@ async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_se
 
 
 def deliveries(*texts: str, at_s: float = 0) -> list[Context]:
-    """Return deliveries, received at ``at_s``, whose group is the first letter of their text, none for a digit."""
+    """Return deliveries received at ``at_s``; the group is the first letter of the text, a digit means no group."""
     table = LeaseTable(SystemClock())
     messages = [message(text, body=text, group=text[0] if text[0].isalpha() else None) for text in texts]
     leases = table.take(
@@ -344,14 +342,14 @@ def taken(schedule: Schedule) -> list[str]:
     return found
 
 
-def test_one_of_each_group_may_begin() -> None:
+def test_one_message_of_each_group_is_ready() -> None:
     schedule = filled(deliveries("a1", "a2", "b1", "1"))
     assert len(schedule) == 4
     assert taken(schedule) == ["a1", "b1", "1"]
     assert len(schedule) == 1
 
 
-def test_the_next_follows_when_the_one_before_is_done() -> None:
+def test_the_next_message_of_a_group_is_ready_when_the_previous_one_is_done() -> None:
     given = deliveries("a1", "a2", "a3")
     schedule = filled(given)
     assert taken(schedule) == ["a1"]
@@ -361,10 +359,10 @@ def test_the_next_follows_when_the_one_before_is_done() -> None:
     assert taken(schedule) == ["a3"]
     schedule.done(given[2])
     schedule.add(deliveries("a4")[0])
-    assert taken(schedule) == ["a4"], "the group begins anew"
+    assert taken(schedule) == ["a4"], "the group was empty"
 
 
-def test_a_failure_hands_back_the_rest_once() -> None:
+def test_a_failure_returns_the_rest_of_the_group_once() -> None:
     given = deliveries("a1", "a2", "a3", "b1")
     schedule = filled(given)
     taken(schedule)
@@ -373,7 +371,7 @@ def test_a_failure_hands_back_the_rest_once() -> None:
     assert len(schedule) == 0
 
 
-def test_one_that_waits_is_taken_out_with_what_is_behind_it() -> None:
+def test_a_blocked_message_is_removed_with_those_behind_it() -> None:
     given = deliveries("a1", "a2", "a3", "a4")
     schedule = filled(given)
     taken(schedule)
@@ -383,7 +381,7 @@ def test_one_that_waits_is_taken_out_with_what_is_behind_it() -> None:
     assert taken(schedule) == ["a2"]
 
 
-def test_one_that_could_begin_is_taken_out_with_its_group() -> None:
+def test_a_ready_message_is_removed_with_its_group() -> None:
     given = deliveries("a1", "a2")
     schedule = filled(given)
     assert bodies_of(schedule.remove(given[0])) == ["a2"]
@@ -391,12 +389,12 @@ def test_one_that_could_begin_is_taken_out_with_its_group() -> None:
     assert schedule.remove(given[0]) == []
 
 
-def test_a_group_that_comes_again_is_not_opened_by_the_message_that_failed_before() -> None:
-    """Its release was answered after the queue had given the group once more."""
-    first, *behind = deliveries("a1", "a2")
-    schedule = filled([first, *behind])
+def test_an_earlier_delivery_does_not_unblock_a_group_that_was_received_again() -> None:
+    """The reply to its release arrived after the next receive."""
+    first, *blocked = deliveries("a1", "a2")
+    schedule = filled([first, *blocked])
     assert taken(schedule) == ["a1"]
-    assert schedule.failed(first) == behind
+    assert schedule.failed(first) == blocked
     for delivery in deliveries("a1", "a2", "a3"):
         schedule.add(delivery)
     assert taken(schedule) == ["a1"]
@@ -405,7 +403,7 @@ def test_a_group_that_comes_again_is_not_opened_by_the_message_that_failed_befor
     assert (taken(schedule), schedule.blocked) == ([], 2)
 
 
-def test_draining_leaves_the_group_of_a_running_message_closed() -> None:
+def test_after_a_drain_the_group_of_a_running_message_stays_blocked() -> None:
     given = deliveries("a1", "a2", "b1", "b2")
     schedule = filled(given)
     schedule.next()
@@ -416,8 +414,7 @@ def test_draining_leaves_the_group_of_a_running_message_closed() -> None:
 
 
 @pytest.mark.parametrize("linger_s", [0.0, 3_600.0])
-async def test_a_batch_is_given_when_it_is_full_or_its_first_message_has_waited(linger_s: float) -> None:
-    """What is taken out of it is not given, and counts no more."""
+async def test_a_batch_closes_when_it_is_full_or_has_lingered(linger_s: float) -> None:
     handler = make_handler(lambda batch: None, batching=Batching(size_max=2, linger_s=linger_s), queue=QUEUE)
     schedule = Schedule(handler, ordered=False, wake=int)
     first, second, third, fourth = deliveries("1", "2", "3", "4")
@@ -432,8 +429,8 @@ async def test_a_batch_is_given_when_it_is_full_or_its_first_message_has_waited(
     assert schedule.drain() == []
 
 
-async def test_a_batch_that_has_waited_is_given_before_full_ones_that_began_later() -> None:
-    """Else a key of few messages would wait for as long as there is a backlog of another."""
+async def test_a_batch_that_has_lingered_is_next_before_a_later_full_one() -> None:
+    """Otherwise a backlog of one key would delay rare keys."""
     schedule = Schedule(keyed(0.0), ordered=False, wake=int)
     (first,), later = deliveries("a1"), deliveries("b1", "b2", at_s=1)
     for delivery in (first, *later):
@@ -441,17 +438,17 @@ async def test_a_batch_that_has_waited_is_given_before_full_ones_that_began_late
     assert [schedule.next(), schedule.next(), schedule.next()] == [[first], later, []]
 
 
-async def test_a_full_batch_is_given_before_one_that_began_later() -> None:
+async def test_a_full_batch_is_next_before_a_later_one() -> None:
     schedule = Schedule(keyed(0.0), ordered=False, wake=int)
     first, second, third, fourth = deliveries("a1", "a2", "b1", "b2")
     for delivery in (first, second, third):
         schedule.add(delivery)
     assert (schedule.next(), schedule.ready) == ([first, second], 1)
     schedule.add(fourth)
-    assert schedule.next() == [third, fourth], "it was filled while it waited"
+    assert schedule.next() == [third, fourth], "the open batch was filled"
 
 
-async def test_what_was_taken_out_of_a_batch_has_no_part_in_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_removed_message_does_not_count_for_the_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     schedule = Schedule(keyed(1.0), ordered=False, wake=int)

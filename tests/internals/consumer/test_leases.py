@@ -1,4 +1,4 @@
-"""Leases against any network, against the real server, and against its faults."""
+"""Leases on a random network, on the real server, and with its faults."""
 
 import asyncio
 import math
@@ -30,23 +30,21 @@ from veilmq.testing import RunningServer, SteppedClock, faults
 from veilmq.testing.faults import Fault
 from veilmq.wire.sqs import signatures
 
-PATIENCE_S = 0.05
-"""Real seconds for an answer that never comes."""
-BUSY_S = 60
-"""And for one that comes, however busy the machine is: the caller's patience is one in virtual seconds."""
+# Real seconds; the patience of callers is in virtual seconds.
+LOST_REPLY_S = 0.05
+REPLY_S_MAX = 60
 
 
 @dataclass
 class SlowClient:
-    """The real client of a bench; calls with a patience move its clock by as long as they took, or were waited for.
+    """The real client of a bench; calls with a patience move its clock by their duration or timeout.
 
-    ``answers_after_s`` is how long a scripted ``late_answer`` takes; with ``plain`` the server is one that says no more
-    in its answers than Amazon SQS does.
+    ``late_s`` is the delay of a scripted ``late_answer``; with ``plain`` replies contain no more than Amazon SQS's.
     """
 
     bench: TimedBench
     client: HttpQueueClient
-    answers_after_s: float = 0.0
+    late_s: float = 0.0
     plain: bool = False
 
     def __getattr__(self, name: str) -> Any:
@@ -55,18 +53,17 @@ class SlowClient:
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> Sequence[ClientError | Hidden | None]:
-        """Make the changes of a release as ever; those of renewals take their time."""
         if patience_s is None:
             return self.client.change_visibility_batch(queue, changes)
-        answers = self._late(queue, changes) if self.answers_after_s else self._given_up(queue, changes, patience_s)
-        return [None if self.plain and isinstance(answer, Hidden) else answer for answer in answers]
+        replies = self._late(queue, changes) if self.late_s else self._maybe_lost(queue, changes, patience_s)
+        return [None if self.plain and isinstance(reply, Hidden) else reply for reply in replies]
 
-    def _given_up(
+    def _maybe_lost(
         self, queue: str, changes: Sequence[VisibilityChange], patience_s: float
     ) -> Sequence[ClientError | Hidden | None]:
-        lost = bool(self.bench.server.faults.left)
+        real_patience_s = LOST_REPLY_S if self.bench.server.faults.left else REPLY_S_MAX
         try:
-            return self.client.change_visibility_batch(queue, changes, patience_s=PATIENCE_S if lost else BUSY_S)
+            return self.client.change_visibility_batch(queue, changes, patience_s=real_patience_s)
         except Unreachable:
             self._pass(patience_s)
             raise
@@ -75,11 +72,11 @@ class SlowClient:
         server = self.bench.server
         before = len(server.faults.happened)
         with ThreadPoolExecutor(1) as calls:
-            answer = calls.submit(self.client.change_visibility_batch, queue, changes)
+            reply = calls.submit(self.client.change_visibility_batch, queue, changes)
             server.wait_until(lambda: len(server.faults.happened) > before)
-            self._pass(self.answers_after_s)
-            self.answers_after_s = 0.0
-            return answer.result()
+            self._pass(self.late_s)
+            self.late_s = 0.0
+            return reply.result()
 
     def _pass(self, seconds: float) -> None:
         self.bench.clock.set(self.bench.clock.now_s() + seconds)
@@ -97,27 +94,27 @@ LATENCIES_S = st.sampled_from([0.0, 0.01, 0.5, 3.0, 30.0])
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """What becomes of a call: the request takes ``there_s``, the answer ``back_s``; either may be lost."""
+    """The network's effect on a call: latencies of request and reply, either of which may be lost."""
 
-    there_s: float = 0.0
-    back_s: float = 0.0
+    request_s: float = 0.0
+    reply_s: float = 0.0
     request_lost: bool = False
-    answer_lost: bool = False
+    reply_lost: bool = False
     refused: bool = False
 
 
 TRIPS = st.builds(
     Trip,
-    there_s=LATENCIES_S,
-    back_s=LATENCIES_S,
+    request_s=LATENCIES_S,
+    reply_s=LATENCIES_S,
     request_lost=st.booleans(),
-    answer_lost=st.booleans(),
+    reply_lost=st.booleans(),
     refused=st.booleans(),
 )
 
 
-class HonestQueue:
-    """A queue that knows until when each receipt is hidden, and checks what it is asked."""
+class ModelQueue:
+    """A model of a queue: it records until when each receipt is hidden, and checks all requests."""
 
     def __init__(self, clock: SteppedClock, trips: list[Trip]) -> None:
         self.hidden_until_s: dict[str, float] = {}
@@ -129,7 +126,6 @@ class HonestQueue:
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> list[ClientError | None]:
-        """Let the time of the trip pass and do what arrives."""
         assert patience_s is not None
         assert 1 <= len(changes) <= 10
         sent_at_s = self._clock.now_s()
@@ -138,12 +134,12 @@ class HonestQueue:
             assert 1 <= change.timeout_s <= 43_200
             assert sent_at_s - self.received_at_s[change.receipt] + change.timeout_s <= 43_200
         trip = self._trips.pop(0) if self._trips else Trip()
-        arrives_s = sent_at_s + trip.there_s
+        arrives_s = sent_at_s + trip.request_s
         if trip.refused:
             raise BUSY
         errors = [None if trip.request_lost else self._hide(change, arrives_s) for change in changes]
-        took_s = trip.there_s + trip.back_s
-        if trip.request_lost or trip.answer_lost or took_s > patience_s:
+        took_s = trip.request_s + trip.reply_s
+        if trip.request_lost or trip.reply_lost or took_s > patience_s:
             self._clock.set(sent_at_s + patience_s)
             raise Unreachable("http://queue", "no answer in time")
         self._clock.set(sent_at_s + took_s)
@@ -158,8 +154,8 @@ class HonestQueue:
         return None
 
 
-def check(lease: Lease, table: LeaseTable, queue: HonestQueue, now_s: float) -> None:
-    """Never two who are sure: if anybody could have it, we are not sure, and release nothing."""
+def check(lease: Lease, table: LeaseTable, queue: ModelQueue, now_s: float) -> None:
+    """Assert that a message which another consumer could have is not held, and cannot be released."""
     if now_s >= queue.hidden_until_s[lease.message.receipt]:
         assert lease.state_at(now_s) is not LeaseState.HELD
         assert not lease.may_release
@@ -176,12 +172,11 @@ def check(lease: Lease, table: LeaseTable, queue: HonestQueue, now_s: float) -> 
         st.tuples(st.sampled_from(["take", "settle", "withdraw", "confirm", "stall", "wait"]), PAUSES_S), max_size=20
     ),
 )
-def test_nobody_is_sure_of_what_another_could_have(
+def test_a_message_that_another_consumer_could_have_is_never_held(
     policy: RenewalPolicy, fifo: bool, jitter: float, trips: list[Trip], steps: list[tuple[str, float]]
 ) -> None:
-    """Takes, settles, releases, fences and stalls in any order, over any network."""
     clock = SteppedClock()
-    queue = HonestQueue(clock, trips)
+    queue = ModelQueue(clock, trips)
     table = LeaseTable(clock, draw=lambda: jitter)
     renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
     subscription = Subscription(table, "orders", policy, fifo=fifo)
@@ -189,8 +184,8 @@ def test_nobody_is_sure_of_what_another_could_have(
     for step, pause_s in steps:
         now_s = clock.now_s()
         if step.startswith("take"):
-            asked_at_s = now_s - 42_900 * (step == "take old")
-            leases.append(_take(table, queue, str(len(leases)), asked_at_s, subscription))
+            requested_at_s = now_s - 42_900 * (step == "take old")
+            leases.append(_take(table, queue, str(len(leases)), requested_at_s, subscription))
         elif leases and step == "settle":
             table.settle(leases[-1])
             queue.settled.add(leases[-1].message.receipt)
@@ -201,24 +196,26 @@ def test_nobody_is_sure_of_what_another_could_have(
             table.confirm(leases[0])
         elif step == "stall":
             clock.set(now_s + pause_s)
-        _go_on(clock, table, renewer, clock.now_s() + pause_s, leases, queue)
+        _advance(clock, table, renewer, clock.now_s() + pause_s, leases, queue)
 
 
-def _take(table: LeaseTable, queue: HonestQueue, receipt: str, asked_at_s: float, subscription: Subscription) -> Lease:
+def _take(
+    table: LeaseTable, queue: ModelQueue, receipt: str, requested_at_s: float, subscription: Subscription
+) -> Lease:
     now_s = table.clock.now_s()
     queue.hidden_until_s[receipt] = now_s + 30
-    queue.received_at_s[receipt] = asked_at_s
+    queue.received_at_s[receipt] = requested_at_s
     (lease,) = table.take(
-        subscription, [message(receipt)], requested_at_s=asked_at_s, answered_at_s=now_s, timeout_s=30
+        subscription, [message(receipt)], requested_at_s=requested_at_s, answered_at_s=now_s, timeout_s=30
     )
     table.start(lease)
     return lease
 
 
-def _go_on(
-    clock: SteppedClock, table: LeaseTable, renewer: Renewer, until_s: float, leases: list[Lease], queue: HonestQueue
+def _advance(
+    clock: SteppedClock, table: LeaseTable, renewer: Renewer, until_s: float, leases: list[Lease], queue: ModelQueue
 ) -> None:
-    """Pass to ``until_s`` as the renewer's thread would, and look at every lease on the way."""
+    """Run the renewer until ``until_s``, and check all leases before and after each run."""
     while (due_s := table.next_due_s()) is not None and due_s <= until_s:
         clock.set(max(due_s, clock.now_s()))
         for lease in leases:
@@ -239,7 +236,7 @@ def _go_on(
     hold_s=st.floats(min_value=0, max_value=2_000),
 )
 def test_a_lease_is_renewed_no_more_often_than_needed(lease_s: int, share: float, hold_s: float) -> None:
-    """Once in each interval of a heartbeat, and with ``Adaptive`` once in each lease less its widest guard."""
+    """With ``Fixed`` once in each interval, with ``Adaptive`` once in each lease less its widest guard."""
     play = Play(Fixed(lease_s, lease_s * share))
     play.take(timeout_s=lease_s)
     play.until(hold_s)
@@ -252,11 +249,8 @@ def test_a_lease_is_renewed_no_more_often_than_needed(lease_s: int, share: float
 
 @pytest.mark.slow
 @given(lateness_ms=st.integers(min_value=0, max_value=9_000), origin_s=st.floats(min_value=0, max_value=1e7))
-def test_only_durations_count(lateness_ms: int, origin_s: float) -> None:
-    """The same happens from any origin of the clock: there is no instant of the day in it.
-
-    It ends between two milliseconds, so that no renewal falls on the end by the last digit of a sum alone.
-    """
+def test_renewals_do_not_depend_on_the_origin_of_the_clock(lateness_ms: int, origin_s: float) -> None:
+    """The end is between two milliseconds, so that rounding errors do not decide about the last renewal."""
     timelines = []
     for begin_s in (0.0, origin_s):
         play = Play(NServiceBusPolicy())
@@ -278,7 +272,7 @@ def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[
 
 
 class Served(Play):
-    """A play whose other side is a server; ``receive`` sends a message, and holds it."""
+    """A play with a real server; ``receive`` sends a message and leases it."""
 
     def __init__(
         self, policy: RenewalPolicy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
@@ -299,19 +293,22 @@ class Served(Play):
         return lease
 
     def until(self, at_s: float, *, late_s: float = 0.0) -> None:
-        """Go to ``at_s``, renewing what is due on the way."""
+        """Advance to ``at_s``, running renewals when they are due; the thread wakes ``late_s`` too late."""
         while (due_s := self.table.next_due_s()) is not None and max(due_s, self.clock.now_s()) + late_s <= at_s:
-            self.stand_still(max(due_s, self.clock.now_s()) + late_s)
+            self.stall(max(due_s, self.clock.now_s()) + late_s)
             self.renewer.run_due()
-        self.stand_still(at_s)
+        self.stall(at_s)
 
-    def stand_still(self, until_s: float) -> None:
+    def stall(self, until_s: float) -> None:
+        """Advance to ``until_s`` without renewals."""
         self._server.advance(round((until_s - self.clock.now_s()) * 1_000))
         self.clock.set(until_s)
 
 
-def test_the_last_renewal_and_what_comes_after_it(server: RunningServer, client: HttpQueueClient) -> None:
-    """Renewed until T+290, receivable at T+330 and not before; the handler's late delete is tried and does no harm."""
+def test_nservicebus_renews_until_290_s_and_the_message_returns_at_330_s(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """The late delete of the handler has no effect."""
     play = Served(NServiceBusPolicy(), server, client)
     lease = play.receive()
     play.until(329.999)
@@ -326,38 +323,43 @@ def test_the_last_renewal_and_what_comes_after_it(server: RunningServer, client:
     client.delete("orders", again.receipt)
 
 
-def test_two_seconds_late_and_alone(server: RunningServer, client: HttpQueueClient) -> None:
-    """The message is hidden again for 32 s, and deleted when its handler ends."""
+def test_a_renewal_two_seconds_late_succeeds_without_a_competitor(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """The message is hidden again for 32 s."""
     play = Served(NServiceBusPolicy(), server, client)
     lease = play.receive()
-    play.stand_still(32)
+    play.stall(32)
     play.renewer.run_due()
     assert play.news == [(32, lease.message.receipt, LeaseState.SUSPECT)]
-    assert lease.state is LeaseState.HELD, "the server says that nobody has had it"
-    play.stand_still(32 + 31.9)
+    assert lease.state is LeaseState.HELD, "the server reports that there was no other receive"
+    play.stall(32 + 31.9)
     assert client.receive("orders") == []
     client.delete("orders", lease.message.receipt)
     play.table.settle(lease)
-    play.stand_still(100)
+    play.stall(100)
     assert client.receive("orders") == []
 
 
-def test_two_seconds_late_with_a_competitor(server: RunningServer, client: HttpQueueClient) -> None:
-    """Somebody else has received the message since: the lease is lost, at once, and his is not touched."""
+def test_a_renewal_two_seconds_late_with_a_competitor_loses_the_lease(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """The competitor's lease is not affected."""
     play = Served(NServiceBusPolicy(), server, client)
     lease = play.receive()
-    play.stand_still(31)
-    (theirs,) = client.receive("orders", timeout_s=5)
-    play.stand_still(32)
+    play.stall(31)
+    (competitor,) = client.receive("orders", timeout_s=5)
+    play.stall(32)
     play.renewer.run_due()
     assert play.news[-1:] == [(32, lease.message.receipt, LeaseState.LOST)]
-    play.stand_still(36)
-    assert client.receive("orders")[0].id == theirs.id
+    play.stall(36)
+    assert client.receive("orders")[0].id == competitor.id
 
 
 @pytest.mark.parametrize("server", ["memory", pytest.param("postgres", marks=EVERYTHING)], indirect=True)
-def test_the_twelve_hours_of_the_server_are_never_exceeded(server: RunningServer, client: HttpQueueClient) -> None:
-    """It never refuses a renewal, and the lease ends with it and not by it."""
+def test_renewals_never_exceed_the_servers_limit_of_twelve_hours(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
     play = Served(Fixed(3_600, 3_000), server, client)
     lease = play.receive(timeout_s=3_600)
     play.until(43_197)
@@ -369,12 +371,11 @@ def test_the_twelve_hours_of_the_server_are_never_exceeded(server: RunningServer
     assert len(client.receive("orders")) == 1
 
 
-def test_a_fifo_lease_that_passed_is_lost(server: RunningServer, client: HttpQueueClient) -> None:
-    """Whether by the clock or by the server's word, its group goes on with somebody else."""
+def test_an_expired_fifo_lease_is_lost_and_its_group_continues(server: RunningServer, client: HttpQueueClient) -> None:
     for policy in (Fixed(30, 20), NServiceBusPolicy()):
         play = Served(policy, server, client, queue="orders.fifo")
         lease = play.receive(type(policy).__name__)
-        play.stand_still(31)
+        play.stall(31)
         play.renewer.run_due()
         assert lease.state is LeaseState.LOST
         (again,) = client.receive("orders.fifo")
@@ -389,12 +390,12 @@ KEY = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
 
 @pytest.fixture
 def bench() -> Iterator[TimedBench]:
-    with timed_bench() as made:
-        yield made
+    with timed_bench() as bench:
+        yield bench
 
 
 class Work:
-    """A handler that ends when it is let, and what happened to it."""
+    """A handler that waits for ``end``, with records of its calls."""
 
     def __init__(self, bench: TimedBench, *bodies: str, client: Any = None, lease: Any = BEAT) -> None:
         self.bench = bench
@@ -425,7 +426,7 @@ class Work:
 
     @asynccontextmanager
     async def finishing(self) -> AsyncIterator[tuple[Running, Counter[str]]]:
-        """Play, and end the handler: each message was handled once, and is gone."""
+        """Run the handler, then let it end; assert that each message was handled once and deleted."""
         async with self.playing() as (running, events):
             yield running, events
             self.end.set()
@@ -449,8 +450,7 @@ class Work:
     ],
     ids=repr,
 )
-async def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, fault: Fault) -> None:
-    """And no message is in doubt; what is throttled is no loss."""
+async def test_a_failed_renewal_is_retried_before_the_lease_is_suspect(bench: TimedBench, fault: Fault) -> None:
     work = Work(bench, "x")
     bench.server.faults.script(RENEW, fault)
     async with work.finishing() as (running, events):
@@ -460,8 +460,7 @@ async def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, faul
 
 
 @pytest.mark.slow
-async def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench: TimedBench) -> None:
-    """The others are left alone; so it is with the batch of their deletes."""
+async def test_only_the_failed_entries_of_a_batch_are_retried(bench: TimedBench) -> None:
     work = Work(bench, *"abcde")
     bench.server.faults.script(RENEW, faults.failed_entries(1, 3))
     async with work.finishing() as (running, events):
@@ -477,8 +476,7 @@ async def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [faults.THROTTLED, faults.THROTTLED_403], ids=repr)
-async def test_throttling_is_survived_wherever_it_comes(bench: TimedBench, fault: Fault) -> None:
-    """Of the receive, of the renewal, of the delete and of its repetition."""
+async def test_throttled_requests_of_each_kind_are_retried(bench: TimedBench, fault: Fault) -> None:
     work = Work(bench, "x")
     for action in ("ReceiveMessage", RENEW, "DeleteMessageBatch", "DeleteMessage"):
         bench.server.faults.script(action, fault)
@@ -491,8 +489,8 @@ async def test_throttling_is_survived_wherever_it_comes(bench: TimedBench, fault
 
 
 @pytest.mark.slow
-async def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_ends(bench: TimedBench) -> None:
-    """Nobody took the message meanwhile: it is ours again, the handler was never told to stop."""
+async def test_a_suspect_lease_is_held_again_once_the_server_confirms_it(bench: TimedBench) -> None:
+    """The handler is not cancelled."""
     work = Work(bench, "x")
     bench.server.faults.script(RENEW, faults.UNAVAILABLE, times=None)
     async with work.finishing() as (_, events):
@@ -504,16 +502,16 @@ async def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_en
         states = [ctx.lease.state]
         with pytest.raises(LeaseLost):
             async with ctx.fence():
-                pytest.fail("nobody may pass")
+                pytest.fail("the fence must fail")
         bench.server.faults.clear()
-        await bench.elapse(25)  # the longest pause between tries for what is in doubt is 22.5 s
+        await bench.elapse(25)  # the longest pause between tries for a suspect lease is 22.5 s
         assert [*states, ctx.lease.state] == [LeaseState.SUSPECT, LeaseState.HELD]
         await bench.guard(QUEUE, 60)
 
 
 @pytest.mark.slow
-async def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(bench: TimedBench) -> None:
-    """The handler is cancelled with the first answer; nothing is released, deleted or hidden that is his."""
+async def test_a_message_that_another_consumer_received_is_lost_and_left_alone(bench: TimedBench) -> None:
+    """The first reply cancels the handler; nothing is released, deleted or renewed."""
     work = Work(bench, "x")
     bench.server.faults.script(RENEW, faults.UNAVAILABLE, times=None)
     async with work.playing() as (running, events):
@@ -522,24 +520,22 @@ async def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(ben
         bench.server.faults.clear()
         for action in ("ChangeMessageVisibility", "DeleteMessage", "DeleteMessageBatch"):
             bench.server.faults.script(action, faults.FAILED)
-        await bench.elapse(25)  # the longest pause between tries for what is in doubt is 22.5 s
+        await bench.elapse(25)  # the longest pause between tries for a suspect lease is 22.5 s
         await until(lambda: events["left"] == 1)
         calls = running.renewals.calls
         await bench.elapse(60)
         assert (events["suspect"], events["lost"], running.renewals.calls) == (1, 1, calls)
-        assert len(bench.server.faults.left) == 3, "nothing of it is asked for"
+        assert len(bench.server.faults.left) == 3, "there was no such request"
         assert bench.left_s(work.queue.in_flight) == [600 - 25 - 60]
     assert (work.handled, work.cancelled) == ({"x": 1}, ["x"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True], ids=["veilmq", "amazon"])
-async def test_an_answer_after_the_end_proves_nothing_but_by_the_word_of_the_server(
-    bench: TimedBench, plain: bool
-) -> None:
-    """200 to a receipt may mean nothing at Amazon; veilmq's says that the message was nobody else's."""
+async def test_a_late_reply_is_proof_only_from_veilmq(bench: TimedBench, plain: bool) -> None:
+    """Amazon may reply 200 to a dead receipt; veilmq's reply confirms that there was no other receive."""
     with HttpQueueClient(bench.server.endpoint) as client:
-        slow = SlowClient(bench, client, answers_after_s=0.4, plain=plain)
+        slow = SlowClient(bench, client, late_s=0.4, plain=plain)
         work = Work(bench, "x", client=slow, lease=Fixed(30, every=29.8))
         bench.server.faults.script(RENEW, faults.late_answer(seconds=0.4))
         async with work.finishing() as (_, events):
@@ -553,10 +549,10 @@ async def test_an_answer_after_the_end_proves_nothing_but_by_the_word_of_the_ser
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [faults.REQUEST_LOST, faults.ANSWER_LOST], ids=repr)
 @pytest.mark.parametrize(("lasts_s", "doubts"), [(15, 0), (60, 1)], ids=["half the timeout", "twice the timeout"])
-async def test_black_holes_cost_tries_and_not_what_is_left(
+async def test_lost_requests_and_replies_do_not_lose_the_lease(
     bench: TimedBench, fault: Fault, lasts_s: float, doubts: int
 ) -> None:
-    """Half the timeout is survived without a doubt; twice is noticed at its end, and ends well where nobody came."""
+    """After half the timeout the lease is still held; after twice the timeout it is suspect, then held again."""
     with HttpQueueClient(bench.server.endpoint) as client:
         work = Work(bench, "x", client=SlowClient(bench, client))
         async with work.finishing() as (running, events):
@@ -574,8 +570,9 @@ async def test_black_holes_cost_tries_and_not_what_is_left(
 
 
 @pytest.mark.slow
-async def test_a_delete_that_did_not_happen_is_made_good_without_handling_the_message_again(bench: TimedBench) -> None:
-    """It was answered 200; the message returns with its timeout, is recognised by its id, and deleted."""
+async def test_a_handled_message_whose_delete_had_no_effect_is_deleted_without_a_second_call(
+    bench: TimedBench,
+) -> None:
     work = Work(bench, "x")
     bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
     async with work.finishing() as (running, events):
@@ -588,7 +585,7 @@ async def test_a_delete_that_did_not_happen_is_made_good_without_handling_the_me
 
 
 class Signed:
-    """A server that checks signatures, and a client whose clock is ``off_s`` wrong."""
+    """A server that checks signatures, and a client whose clock is off by ``off_s``."""
 
     def __init__(self, bench: TimedBench) -> None:
         self.off_s = 0.0
@@ -598,13 +595,12 @@ class Signed:
 
 @pytest.fixture
 def signed(tmp_path: Path) -> Iterator[Signed]:
-    with timed_bench(KEY, credentials=written(tmp_path / "keys.toml"), region=REGION, account="111111111111") as made:
-        yield Signed(made)
+    with timed_bench(KEY, credentials=written(tmp_path / "keys.toml"), region=REGION, account="111111111111") as bench:
+        yield Signed(bench)
 
 
 @pytest.mark.slow
-async def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
-    """An hour forth and two back, with signatures on: the same calls at the same instants as if it had not."""
+async def test_steps_of_the_wall_clock_do_not_affect_renewals(signed: Signed) -> None:
     work = Work(signed.bench, "x", client=signed.client)
     async with work.finishing() as (running, events):
         for off_s in (0.0, 3_600.0, -3_600.0, 0.0):
@@ -618,10 +614,10 @@ async def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("off_s", [-600.0, 600.0], ids=["behind", "ahead"])
 @pytest.mark.parametrize("tolerance_s", [300, 900], ids=["as Amazon", "as veilmq"])
-async def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
+async def test_a_wall_clock_that_is_off_by_ten_minutes_does_not_affect_signed_renewals(
     signed: Signed, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
 ) -> None:
-    """Whether the server allows for that much or not."""
+    """The client corrects its clock if the server does not tolerate the difference."""
     monkeypatch.setattr(signatures, "SIGNATURE_SKEW_S", tolerance_s)
     signed.off_s = off_s
     work = Work(signed.bench, "x", client=signed.client)
@@ -631,8 +627,8 @@ async def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
 
 
 @pytest.mark.slow
-async def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -> None:
-    """For five seconds, with a lease of three: the renewer has a thread of its own."""
+async def test_a_blocked_event_loop_does_not_lose_leases(bench: TimedBench) -> None:
+    """It is blocked for five seconds, with a lease of three: the renewer has its own thread."""
     app = bench.consumer(QUEUE, visibility_timeout_s=3)
     blocked, go_on = threading.Event(), threading.Event()
     handled: list[str] = []

@@ -1,4 +1,4 @@
-"""What a consumer tells of itself: its metrics, exported by each library that is installed, and a worker's status."""
+"""The metrics of a consumer, exported through each installed library, and a worker's status."""
 
 import asyncio
 import importlib.util
@@ -48,17 +48,15 @@ GAUGES = ["leased", "running", "buffered", "lease_length_seconds", "guard_second
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    with workbench() as made:
-        yield made
+    with workbench() as bench:
+        yield bench
 
 
 def value(name: str, **labels: str) -> float | None:
-    """Return what the registry says of a name of ours."""
     return REGISTRY.get_sample_value(f"veilmq_consumer_{name}", labels)
 
 
-async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
-    """From its start, whether anything has happened or not."""
+async def test_all_metrics_are_exported_while_a_consumer_runs(bench: Workbench) -> None:
     app = bench.consumer("every-name", visibility_timeout_s=90)
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("every-name", "x")
@@ -73,10 +71,10 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
             **{f"veilmq_consumer_{name}_seconds": "histogram" for name in HISTOGRAMS},
             **{f"veilmq_consumer_{name}": "gauge" for name in GAUGES},
         }
-        told = {event: value("events_total", event=event, **labels) for event in EVENTS}
-        assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
-        assert set(COUNTED) <= set(told)
-        assert None not in told.values()
+        counts = {event: value("events_total", event=event, **labels) for event in EVENTS}
+        assert {event: count for event, count in counts.items() if count} == {"received": 1, "started": 1, "acked": 1}
+        assert set(COUNTED) <= set(counts)
+        assert None not in counts.values()
         assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
         assert value("lease_length_seconds", **labels) is not None
         assert value("guard_seconds", **labels) is not None
@@ -91,7 +89,7 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
     assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
 
 
-async def test_two_consumers_of_one_process_are_told_together(bench: Workbench) -> None:
+async def test_two_consumers_of_a_process_share_metrics(bench: Workbench) -> None:
     first, second = bench.consumer("first-of-two"), bench.consumer("second-of-two")
     for app in (first, second):
         app.declare(acting.act_async, wait=WAIT)
@@ -103,9 +101,9 @@ async def test_two_consumers_of_one_process_are_told_together(bench: Workbench) 
         assert f'veilmq_consumer_leased{{handler="act_async",queue="{queue}"}} 0.0' in text
 
 
-def numbers() -> tuple[list[Metric], Histogram]:
-    """Return one metric of each kind, and the spread of the histogram."""
-    spread = Histogram()
+def one_of_each_kind() -> tuple[list[Metric], Histogram]:
+    """Return a metric of each kind, and the histogram."""
+    histogram = Histogram()
     return [
         Metric(name="a_count", kind="counter", text="A", labels=("queue",), read=lambda: [(("q",), 3)]),
         Metric(name="a_level", kind="gauge", text="B", read=lambda: [((), 2.5)]),
@@ -114,74 +112,71 @@ def numbers() -> tuple[list[Metric], Histogram]:
             kind="histogram",
             text="C",
             labels=("queue",),
-            read=lambda: [(("q",), spread)],
+            read=lambda: [(("q",), histogram)],
         ),
-    ], spread
+    ], histogram
 
 
-def test_opentelemetry_is_told_the_same_by_the_same_names() -> None:
-    """And the observations of histograms one by one, until the end."""
-    metrics, spread = numbers()
+def test_opentelemetry_gets_the_same_names_and_each_observation() -> None:
+    metrics, histogram = one_of_each_kind()
     reader = InMemoryMetricReader()
     with exported(metrics), export_otel(metrics, MeterProvider([reader])):
-        spread.add(0.3)
-        spread.add(7.0)
+        histogram.add(0.3)
+        histogram.add(7.0)
         data = reader.get_metrics_data()
-    spread.add(1.0)
+    histogram.add(1.0)
     assert data is not None
-    told = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
-    (count,), (level,), (wait,) = (told[name].data.data_points for name in ("a_count", "a_level", "a_wait_seconds"))
+    by_name = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    (count,), (level,), (wait,) = (by_name[name].data.data_points for name in ("a_count", "a_level", "a_wait_seconds"))
     assert isinstance(count, NumberDataPoint)
     assert isinstance(level, NumberDataPoint)
     assert isinstance(wait, HistogramDataPoint)
     assert (count.value, dict(count.attributes or {})) == (3, {"queue": "q"})
     assert level.value == 2.5
     assert (wait.count, wait.sum, tuple(wait.explicit_bounds)) == (2, 7.3, EDGES_S)
-    assert (told["a_wait_seconds"].unit, told["a_level"].description) == ("s", "B")
-    assert sum(spread.counts) == 3
+    assert (by_name["a_wait_seconds"].unit, by_name["a_level"].description) == ("s", "B")
+    assert sum(histogram.counts) == 3
     assert EXPORTED.metrics == []
 
 
-def test_without_a_provider_nobody_is_told_of_observations() -> None:
-    """The API alone would take them and throw them away."""
-    metrics, spread = numbers()
+def test_without_a_provider_observations_are_not_reported() -> None:
+    """The API alone would discard them."""
+    metrics, histogram = one_of_each_kind()
     with exported(metrics):
-        assert spread.observe is None
+        assert histogram.observe is None
 
 
-def test_of_two_values_with_the_same_labels_the_first_is_told() -> None:
-    """Two consumers of one queue, in one process, with one handler's name."""
+def test_of_two_values_with_the_same_labels_the_first_is_exported() -> None:
+    """Two consumers of a process may have the same queue and handler name."""
     both = [Metric(name="a_level", kind="gauge", text="B", read={(): number}.items) for number in (1, 2)]
     registry = CollectorRegistry()
     registry.register(Exported(both))
     assert registry.get_sample_value("a_level") == 1
 
 
-def test_without_libraries_nothing_is_exported_and_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plain install is enough to run a consumer."""
+def test_without_libraries_nothing_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    metrics, spread = numbers()
+    metrics, histogram = one_of_each_kind()
     with exported(metrics):
-        assert spread.observe is None
+        assert histogram.observe is None
 
 
 def test_buckets_are_cumulative() -> None:
-    spread = Histogram()
+    histogram = Histogram()
     for duration_s in (0.0, 0.001, 0.3, 100_000.0, -1.0):
-        spread.add(duration_s)
-    counts = dict(buckets(spread))
+        histogram.add(duration_s)
+    counts = dict(buckets(histogram))
     assert (counts["0.001"], counts["0.5"], counts["43200.0"], counts["+Inf"]) == (3, 4, 4, 5)
     assert len(counts) == len(EDGES_S) + 1
-    assert spread.sum_s == pytest.approx(100_000.301)
+    assert histogram.sum_s == pytest.approx(100_000.301)
 
 
-def test_a_module_is_found_without_being_imported() -> None:
+def test_installed_modules_are_found() -> None:
     assert is_installed("veilmq.consumer")
     assert is_installed("prometheus_client")
 
 
-def test_what_a_consumer_may_not_need_is_not_imported_with_it() -> None:
-    """What tells numbers and spans, what tests need, and the server cost a program nothing until it uses them."""
+def test_importing_the_consumer_does_not_import_optional_libraries() -> None:
     unwanted = ("prometheus_client", "opentelemetry", "boto3", "pydantic", "rich", "cyclopts", "pyarrow", "pytest",
                 "veilmq.server", "veilmq.store.sqlite", "veilmq.testing", "veilmq.cli")  # fmt: skip
     program = f"import sys, veilmq.consumer; print(*({set(unwanted)} & set(sys.modules)))"
@@ -189,13 +184,12 @@ def test_what_a_consumer_may_not_need_is_not_imported_with_it() -> None:
     assert done.stdout.split() == []
 
 
-def test_what_is_not_there_is_no_error() -> None:
-    """Neither a package, nor a module of a package that is there, nor one of a package that is not."""
+def test_missing_packages_and_modules_are_not_installed() -> None:
     for name in ("no_such_library", "veilmq.no_such_module", "no_such_library.part"):
         assert not is_installed(name)
 
 
-# What a worker says of itself: its handlers, its leases, at a socket that only its user reaches.
+# The status of a worker
 
 
 @pytest.fixture(autouse=True)
@@ -210,14 +204,13 @@ def read(data: bytes | None) -> WorkerStatus:
     return status
 
 
-async def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
-    """Of the one in work, and of the one that waits behind it in its group."""
+async def test_the_status_has_running_and_blocked_messages(bench: Workbench) -> None:
     app = bench.consumer("seen.fifo", fifo=True)
-    free = asyncio.Event()
+    go_on = asyncio.Event()
 
     @app.handler(wait=WAIT, lease=Fixed(60))
     async def work(body: str) -> None:
-        await free.wait()
+        await go_on.wait()
 
     first, second = (bench.client.send("seen.fifo", text, group="g", dedup_id=text) for text in "12")
 
@@ -228,7 +221,7 @@ async def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
         assert sorted(lease.message_id for lease in read(data).leases) == sorted([first.id, second.id])
         assert [each.worker for each in statuses()] == [status.worker]
         assert {lease.message_id: lease.running for lease in status.leases} == {first.id: True, second.id: False}
-        free.set()
+        go_on.set()
         await bench.settled(running)
     assert running.status().stopping
     assert (status.pid, status.stopping) == (os.getpid(), False)
@@ -244,7 +237,7 @@ async def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
     assert list(status_folder().iterdir()) == []
 
 
-async def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
+async def test_a_consumer_can_be_hidden(bench: Workbench) -> None:
     bench.client.create_queue("unseen")
     app = Consumer("unseen", endpoint=bench.server.endpoint, seen=False)
     app.declare(acting.act_async, wait=WAIT)
@@ -254,16 +247,16 @@ async def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
         assert not status_folder().exists()
 
 
-def test_only_the_user_may_enter() -> None:
+def test_only_the_user_may_access_the_folder_and_the_socket() -> None:
     with announced(lambda: b"[]"):
         assert stat.S_IMODE(status_folder().stat().st_mode) == 0o700
-        (place,) = status_folder().iterdir()
-        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        (path,) = status_folder().iterdir()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [data for _, data in replies()] == [b"[]"]
 
 
 def test_a_folder_that_others_may_enter_is_not_used(runtime: Path) -> None:
-    """The worker runs unseen, and whoever looks is told."""
+    """The worker runs without a socket, and readers fail."""
     (runtime / "veilmq").mkdir(mode=0o755)
     with announced(lambda: b"[]"):
         assert list(status_folder().iterdir()) == []
@@ -271,8 +264,8 @@ def test_a_folder_that_others_may_enter_is_not_used(runtime: Path) -> None:
         list(replies())
 
 
-def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:
-    """A socket's path may have about a hundred bytes."""
+def test_a_worker_whose_socket_path_is_too_long_has_no_socket(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:
+    """The path may have about a hundred bytes."""
     long = runtime / ("x" * 120)
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
@@ -280,47 +273,47 @@ def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.Mo
         assert list(replies()) == []
 
 
-def leave_behind() -> Path:
-    left = status_folder() / "1-dead.sock"
+def dead_socket() -> Path:
+    path = status_folder() / "1-dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(left))
-    return left
+        dead.bind(str(path))
+    return path
 
 
-def test_what_a_killed_worker_left_is_removed_by_whoever_looks() -> None:
+def test_a_reader_removes_the_socket_of_a_killed_worker() -> None:
     with announced(lambda: b"[]"):
-        left = leave_behind()
+        path = dead_socket()
         assert len(list(replies())) == 1
-        assert not left.exists()
+        assert not path.exists()
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_one() -> None:
+def test_a_new_worker_removes_the_socket_of_a_killed_one() -> None:
     with announced(lambda: b"[]"):
-        left = leave_behind()
+        path = dead_socket()
         with announced(lambda: b"[1]"):
-            assert not left.exists()
+            assert not path.exists()
             assert sorted(data or b"" for _, data in replies()) == [b"[1]", b"[]"]
 
 
-def test_a_worker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_reply_has_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.consumer.status.PATIENCE_S", 0.05)
-    asked, free = threading.Event(), threading.Event()
+    called, go_on = threading.Event(), threading.Event()
 
-    def tell() -> bytes:
-        asked.set()
-        free.wait()
+    def status() -> bytes:
+        called.set()
+        go_on.wait()
         return b"[]"
 
-    with announced(tell):
-        ((place, data),) = replies()
+    with announced(status):
+        ((path, data),) = replies()
         assert data is None
-        assert place.exists()
-        assert asked.is_set()
-        free.set()
+        assert path.exists()
+        assert called.is_set()
+        go_on.set()
 
 
-def test_a_socket_that_somebody_removed_leaves_no_thread_behind(runtime: Path) -> None:
-    """As what cleans folders for temporary files does after days."""
+def test_the_thread_ends_even_if_its_socket_was_removed(runtime: Path) -> None:
+    """Cleaners of temporary folders remove it after days."""
     before = threading.enumerate()  # that of another test may be ending
     with announced(lambda: b"[]"):
         threads = set(threading.enumerate()) - {*before}
@@ -331,9 +324,7 @@ def test_a_socket_that_somebody_removed_leaves_no_thread_behind(runtime: Path) -
     assert not thread.is_alive()
 
 
-def test_without_a_runtime_folder_the_one_for_temporary_files_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_runtime_folder_the_temporary_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert status_folder() == tmp_path / f"veilmq-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""What is measured lately, what the reply to a renewal means; a consumer's clock and spans of time."""
+"""Measured durations, the results of renewals, and a consumer's clock and spans."""
 
 import math
 import threading
@@ -24,7 +24,7 @@ from veilmq.consumer.renewal_policies import (
 
 
 @given(st.lists(st.floats(min_value=0.001, max_value=43_200), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
-def test_a_quantile_is_never_too_short_and_five_percent_too_long_at_most(values: list[float], share: float) -> None:
+def test_a_quantile_is_never_too_short_and_at_most_five_percent_too_long(values: list[float], share: float) -> None:
     durations = Durations()
     for value in values:
         durations.add(value, now_s=0)
@@ -34,19 +34,17 @@ def test_a_quantile_is_never_too_short_and_five_percent_too_long_at_most(values:
     assert exact_s * (1 - 1e-6) <= found_s <= exact_s * RATIO * (1 + 1e-6)
 
 
-def test_twelve_hours_have_a_bucket() -> None:
-    """The longest and the shortest lie on the scale, and what is beyond lies at its ends."""
+def test_the_buckets_cover_twelve_hours_and_the_outer_ones_are_open() -> None:
     assert SHORTEST_S * RATIO ** bucket(43_200) >= 43_200
     assert bucket(1e9) == BUCKETS - 1
     assert bucket(0) == bucket(-1) == 0
 
 
-def test_nothing_has_no_quantile() -> None:
+def test_there_is_no_quantile_without_observations() -> None:
     assert Durations().quantile(0.99, now_s=0) is None
 
 
-def test_what_is_older_than_two_windows_is_forgotten() -> None:
-    """The windows turn with the time, also when nothing is observed for long."""
+def test_observations_older_than_two_windows_are_dropped() -> None:
     durations = Durations(window_s=10)
     durations.add(100.0, now_s=0)
     durations.add(1.0, now_s=9)
@@ -59,8 +57,7 @@ def test_what_is_older_than_two_windows_is_forgotten() -> None:
     assert durations.count == 0
 
 
-def test_what_is_running_counts_as_if_it_ended_now() -> None:
-    """It is not kept, so that it does not count twice."""
+def test_running_durations_count_with_their_present_length_and_are_not_stored() -> None:
     durations = Durations()
     durations.add(1.0, now_s=0)
     assert durations.quantile(1.0, now_s=0, running_s=[500.0]) == pytest.approx(500, rel=0.05)
@@ -89,7 +86,7 @@ NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is 
         pytest.param(ValueError("a bug"), RenewalResult.AGAIN, id="bug"),
     ],
 )
-def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expected: RenewalResult) -> None:
+def test_the_result_of_a_valid_request(error: Exception | Hidden | None, expected: RenewalResult) -> None:
     assert renewal_result(error, requested_s=30, elapsed_s=100) is expected
 
 
@@ -98,16 +95,12 @@ def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expecte
     [(43_201, 0), (0, 0), (-5, 0), (30, 43_190)],
     ids=["range", "zero", "negative", "total"],
 )
-def test_the_answer_to_an_illegal_request_is_no_loss(requested_s: int, elapsed_s: float) -> None:
+def test_an_error_after_an_invalid_request_does_not_lose_the_lease(requested_s: int, elapsed_s: float) -> None:
     assert renewal_result(GONE, requested_s=requested_s, elapsed_s=elapsed_s) is RenewalResult.AT_LIMIT
 
 
-# The clock of a consumer, which goes forwards whatever the wall clock does, and spans of time.
-
-
-@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0], ids=["back", "forth"])
-def test_a_step_of_the_wall_clock_changes_nothing(step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour back or forth, in between two readings, is not seen."""
+@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0], ids=["back", "forward"])
+def test_a_step_of_the_wall_clock_does_not_affect_the_clock(step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
     before_s, wall_s = clock.now_s(), time.time()
     monkeypatch.setattr(time, "time", lambda: wall_s + step_s)
@@ -115,8 +108,7 @@ def test_a_step_of_the_wall_clock_changes_nothing(step_s: float, monkeypatch: py
     assert 0 <= clock.now_s() - before_s < 60
 
 
-def test_a_sleep_ends_at_its_instant() -> None:
-    """Not before, and at once where that has passed."""
+def test_a_sleep_ends_at_its_instant_and_at_once_if_that_has_passed() -> None:
     clock = SystemClock()
     at_s = clock.now_s() + 0.02
     clock.alarm().wait_until(at_s)
@@ -124,8 +116,7 @@ def test_a_sleep_ends_at_its_instant() -> None:
     clock.alarm().wait_until(at_s - 10)
 
 
-def test_an_alarm_wakes_the_sleeper() -> None:
-    """Also one that has no instant, and one that has not gone to sleep yet."""
+def test_an_alarm_wakes_a_sleep_without_an_instant_and_a_later_sleep() -> None:
     alarm = SystemClock().alarm()
     alarm.ring()
     alarm.wait_until(None)
@@ -146,6 +137,6 @@ def test_a_span_is_seconds(span: Span, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("span", ["", "10", "ten minutes", "-1s", "1w", -1, timedelta(seconds=-1), math.nan], ids=repr)
-def test_what_is_no_span_is_refused(span: Span) -> None:
+def test_an_invalid_span_is_refused(span: Span) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         span_s(span)

@@ -1,4 +1,4 @@
-"""The renewer against a network that fails: what is tried again, what is believed, what is lost, what is counted."""
+"""The renewer on a faulty network: retries, proofs, lost leases, and metrics."""
 
 import threading
 from collections.abc import Sequence
@@ -45,16 +45,13 @@ def held(**options: Any) -> tuple[Play, Lease]:
 
 
 class TestFaults:
-    """One lease of 30 s, renewed every 20 s, and a script."""
-
     @pytest.mark.parametrize(
         "error",
         [BUSY, THROTTLED, FORBIDDEN_FOR_NOW, CUT_OFF, ClientError("AccessDenied", "Not now.", 403)],
         ids=["503", "throttled-400", "throttled-403", "cut-off", "denied"],
     )
     @pytest.mark.parametrize("whole", [True, False], ids=["call", "entry"])
-    def test_one_failure_is_tried_again_at_once(self, error: ClientError | Unreachable, whole: bool) -> None:
-        """The next try comes within 0.15 s, and the lease was never in doubt."""
+    def test_a_failure_is_retried_within_0_15_s(self, error: ClientError | Unreachable, whole: bool) -> None:
         play, lease = held(jitter=0.5)
         entries = {"r": error} if isinstance(error, ClientError) else {}
         play.queue.script = [Answer(error=error) if whole or not entries else Answer(entries=entries)]
@@ -63,8 +60,8 @@ class TestFaults:
         assert play.news == []
         assert lease.state is HELD
 
-    def test_failures_until_the_end_leave_the_lease_in_doubt(self) -> None:
-        """Pauses double up to 1.6 s; at the deadline it is SUSPECT, and not before; no 503 makes it LOST."""
+    def test_failures_until_the_deadline_make_the_lease_suspect(self) -> None:
+        """Pauses double up to 1.6 s. A 503 does not mean that the lease is lost."""
         play, _ = held(jitter=0.5)
         play.queue.script = [Answer(error=BUSY)] * 100
         play.until(29.999)
@@ -74,8 +71,8 @@ class TestFaults:
         play.until(60)
         assert play.news == [(30, "r", SUSPECT)]
 
-    def test_a_success_after_the_end_proves_nothing(self) -> None:
-        """The message is hidden again, which may save it, but whether somebody else has it is not known."""
+    def test_a_success_after_the_deadline_is_no_proof(self) -> None:
+        """The message is hidden again, but another consumer may have it."""
         play, lease = held(jitter=0.5)
         play.queue.script = [Answer(error=BUSY)] * 11
         play.until(100)
@@ -84,8 +81,8 @@ class TestFaults:
         assert lease.expires_at_s > 100
         assert play.table.withdraw(lease).result(0) is False
 
-    def test_an_answer_that_comes_after_the_end_proves_nothing(self) -> None:
-        """It was sent in time; but a server that took it late may have said yes to a receipt that does nothing."""
+    def test_a_reply_after_the_deadline_is_no_proof(self) -> None:
+        """The server may have processed the request late, and replied 200 to a receipt without effect."""
         play, lease = held()
         play.until(19)
         play.jump(29.9)
@@ -96,49 +93,45 @@ class TestFaults:
         assert play.news == [(30.2, "r", SUSPECT)]
 
     @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
-    def test_a_server_that_says_what_it_did_is_believed_however_late(self, fifo: bool) -> None:
-        """It answers after the end that nobody else has had the message: it was ours all the time."""
+    def test_a_late_reply_that_confirms_the_lease_is_proof(self, fifo: bool) -> None:
         play, lease = held(fifo=fifo)
         play.queue.script = [Answer(entries={"r": Hidden(30.0)}, takes_s=0.4)]
         play.jump(29.8)
         assert (play.news, lease.state) == ([], HELD)
-        assert lease.expires_at_s == 59.8, "it counts from the request, so that no clocks have to agree"
+        assert lease.expires_at_s == 59.8, "counted from the request, which needs no common clock"
 
-    def test_a_lease_that_was_lost_stays_lost(self) -> None:
-        """Its handler was cancelled: no proof comes back from that."""
+    def test_a_lost_lease_stays_lost_after_a_late_proof(self) -> None:
+        """Its handler has been cancelled."""
         play, lease = held(strict=True)
-        (asked,) = play.table.prepare([lease])
+        (request,) = play.table.prepare([lease])
         play.clock.set(31)
         play.renewer.run_due()
         assert play.news == [(31, "r", LOST)]
-        play.table.apply([asked], [RenewalResult.PROVEN])
+        play.table.apply([request], [RenewalResult.PROVEN])
         assert lease.state is LOST
 
-    def test_a_server_that_grants_less_is_believed(self) -> None:
-        """Less than was asked for counts, more does not."""
+    def test_a_shorter_grant_counts_and_a_longer_one_does_not(self) -> None:
         for granted_s, ends_s in ((12.0, 32), (99.0, 50)):
             play, lease = held()
             play.queue.script = [Answer(entries={"r": Hidden(granted_s)})]
             play.until(20)
             assert lease.expires_at_s == ends_s
 
-    def test_an_answer_just_in_time_is_proof(self) -> None:
-        """And the new deadline counts from when it was sent."""
+    def test_a_reply_just_before_the_deadline_is_proof(self) -> None:
         play, lease = held()
         play.queue.script = [Answer(takes_s=0.1)]
         play.jump(29.8)
         assert play.news == []
         assert lease.expires_at_s == 59.8
 
-    def test_in_a_fifo_queue_doubt_is_loss(self) -> None:
+    def test_on_a_fifo_queue_a_lease_past_its_deadline_is_lost(self) -> None:
         play, _ = held(fifo=True)
         play.queue.script = [Answer(error=BUSY)] * 100
         play.until(60)
         assert play.news == [(30, "r", LOST)]
         assert play.queue.calls[-1].at_s < 30
 
-    def test_a_failed_entry_fails_alone(self) -> None:
-        """One is gone, one is throttled, the others are renewed: each by what was said about it."""
+    def test_each_entry_of_a_call_has_its_own_result(self) -> None:
         play = Play(Fixed(30, 20), jitter=0.5)
         leases = play.take("a", "b", "c", timeout_s=30)
         play.queue.script = [Answer(entries={"a": GONE, "b": THROTTLED})]
@@ -147,16 +140,14 @@ class TestFaults:
         assert [[receipt for receipt, _ in call.entries] for call in play.queue.calls] == [["a", "b", "c"], ["b"]]
         assert play.news == [(20, "a", LOST)]
 
-    def test_a_swallowed_call_costs_a_try_and_not_the_lease(self) -> None:
-        """The first call gets no answer; it is given up in time for others."""
+    def test_a_call_without_a_reply_times_out_early_enough_for_a_retry(self) -> None:
         play, lease = held(jitter=0.5)
         play.queue.script = [Answer(takes_s=1_000)]
         play.until(26)
         assert play.queue.renewals == [(20, 30), (25.1, 30)]
         assert lease.state is HELD
 
-    def test_a_stop_of_the_process_is_noticed_at_the_first_look(self) -> None:
-        """Stopped for 40 s and woken: the state is in doubt for whoever looks, before the renewer does."""
+    def test_after_a_stall_the_state_is_right_before_the_renewer_runs(self) -> None:
         play, lease = held()
         play.clock.set(40)
         assert lease.state_at(40) is SUSPECT
@@ -164,8 +155,7 @@ class TestFaults:
         play.jump(40)
         assert play.news == [(40, "r", SUSPECT)]
 
-    def test_nothing_ends_the_renewers_thread(self) -> None:
-        """An error that nobody thought of is a failed try."""
+    def test_an_unexpected_error_is_a_failed_try(self) -> None:
         play, lease = held(jitter=0.5)
         play.queue.script = [Answer(error=ZeroDivisionError())]  # type: ignore[arg-type]
         play.until(21)
@@ -174,10 +164,9 @@ class TestFaults:
 
 
 class TestEnd:
-    """The twelve hours of a message, counted from when its receive was sent."""
+    """The limit of twelve hours, counted from the request of the receive."""
 
-    def test_the_last_renewals_ask_for_less_and_then_for_nothing(self) -> None:
-        """No request goes beyond; there is a warning; and the end is no loss."""
+    def test_no_renewal_exceeds_the_limit_and_the_lease_ends_with_a_warning(self) -> None:
         play = Play(Fixed(300, 200))
         play.take(timeout_s=300)
         play.until(50_000)
@@ -189,22 +178,21 @@ class TestEnd:
         assert at_s + left_s == 43_200
 
     def test_the_time_of_the_long_poll_counts(self) -> None:
-        """The server counts from the request, for all that is known."""
+        """The server may count from the request."""
         play = Play(Fixed(300, 200))
         play.table.take(play.subscription, [message("r")], requested_at_s=-20, answered_at_s=0, timeout_s=300)
         play.until(50_000)
         assert play.news == [(43_178, "r", ENDED)]
 
     def test_a_timeout_of_twelve_hours_is_never_renewed(self) -> None:
-        """There is nothing to win; the request that NServiceBus would send is illegal, and would read as a loss."""
+        """NServiceBus would send an invalid request, whose error looks like a lost lease."""
         play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200))
         play.take(timeout_s=43_200)
         play.until(50_000)
         assert play.queue.calls == []
         assert play.news == [(43_200, "r", ENDED)]
 
-    def test_a_server_that_counts_earlier_ends_renewals_and_not_the_lease(self) -> None:
-        """Its refusal of the total is no loss: what was granted before still holds."""
+    def test_a_refusal_because_of_the_limit_ends_renewals_and_not_the_lease(self) -> None:
         play = Play(Fixed(300, 200))
         (lease,) = play.take(timeout_s=300)
         play.queue.script = [Answer(entries={"r": BEYOND})]
@@ -216,58 +204,53 @@ class TestEnd:
 
 
 class TestRaces:
-    """Settling, releasing and fencing while a renewal is on its way."""
+    """Settling, releasing and fencing while a renewal is in flight."""
 
-    def test_a_delete_does_not_wait_for_a_renewal(self) -> None:
-        """It is settled at once, and the late error of the renewal means nothing."""
+    def test_a_settle_does_not_wait_for_a_renewal_whose_error_is_ignored(self) -> None:
         play, lease = held()
-        (asked,) = sent(play, at_s=20)
+        (request,) = sent(play, at_s=20)
         play.table.settle(lease)
         assert len(play.table) == 0
-        play.table.apply([asked], [RenewalResult.GONE])
+        play.table.apply([request], [RenewalResult.GONE])
         play.until(1_000)
         assert play.news == []
         assert play.queue.calls == []
 
-    def test_a_renewal_that_meets_our_own_delete_is_no_loss(self) -> None:
-        """The message is gone because we deleted it, and the answer to that is still on its way."""
+    def test_a_dead_receipt_during_our_delete_does_not_lose_the_lease(self) -> None:
         play, lease = held(jitter=0.5)
-        (asked,) = sent(play, at_s=20)
+        (request,) = sent(play, at_s=20)
         lease.deleting = True
-        play.table.apply([asked], [RenewalResult.GONE])
+        play.table.apply([request], [RenewalResult.GONE])
         assert lease.state is HELD
         play.until(21)
-        assert play.queue.renewals == [(20.1, 30)], "should the delete have failed, the lease is still kept"
+        assert play.queue.renewals == [(20.1, 30)], "the delete may fail, so the lease is still renewed"
 
     def test_a_release_waits_for_a_renewal(self) -> None:
-        """Sent before the renewal has arrived, it would be undone by it."""
+        """The renewal would undo the release if it arrived later."""
         play, lease = held()
-        (asked,) = sent(play, at_s=20)
+        (request,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
         assert not withdrawal.done()
-        play.table.apply([asked], [RenewalResult.RENEWED])
+        play.table.apply([request], [RenewalResult.RENEWED])
         assert withdrawal.result(0) is True
         play.until(1_000)
         assert play.queue.calls == []
 
-    def test_a_release_after_a_loss_is_forbidden(self) -> None:
-        """The renewal that was waited for brought the bad news."""
+    def test_a_release_is_forbidden_if_the_pending_renewal_loses_the_lease(self) -> None:
         play, lease = held()
-        (asked,) = sent(play, at_s=20)
+        (request,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
-        play.table.apply([asked], [RenewalResult.GONE])
+        play.table.apply([request], [RenewalResult.GONE])
         assert withdrawal.result(0) is False
 
-    def test_a_release_past_the_deadline_is_forbidden(self) -> None:
-        """Allowed when it was asked for, not any more when it is to be sent."""
+    def test_a_release_is_forbidden_after_the_deadline(self) -> None:
         play, lease = held()
         assert play.table.withdraw(lease).result(0) is True
         assert lease.may_release
         play.clock.set(30)
         assert not lease.may_release
 
-    def test_a_withdrawn_lease_that_is_settled_tells_so(self) -> None:
-        """Nobody waits for ever, and settling twice is harmless."""
+    def test_settling_resolves_a_pending_withdrawal(self) -> None:
         play, lease = held()
         sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
@@ -276,7 +259,7 @@ class TestRaces:
         assert withdrawal.result(0) is False
         assert play.table.withdraw(lease) is withdrawal
 
-    def test_a_fence_is_a_renewal_at_once(self) -> None:
+    def test_a_fence_renews_at_once(self) -> None:
         play, lease = held()
         play.until(5)
         fence = play.table.confirm(lease)
@@ -288,11 +271,10 @@ class TestRaces:
         assert play.queue.renewals == [(5, 30), (25, 30)]
 
     @pytest.mark.parametrize("gone", [False, True])
-    def test_a_fence_that_nobody_waits_for_harms_nobody(self, gone: bool) -> None:
-        """The handler was cancelled in it. The other one, which waits for the same answer, has it."""
+    def test_a_cancelled_fence_does_not_affect_others(self, gone: bool) -> None:
         play, lease = held()
-        given_up, fence = play.table.confirm(lease), play.table.confirm(lease)
-        given_up.cancel()
+        cancelled, fence = play.table.confirm(lease), play.table.confirm(lease)
+        cancelled.cancel()
         play.queue.script = [Answer(entries={"r": GONE})] if gone else []
         play.until(1)
         assert isinstance(fence.exception(0), LeaseLost) if gone else fence.result(0) is HELD
@@ -306,7 +288,7 @@ class TestRaces:
         play.renewer.run_due()
         assert isinstance(fence.exception(0), LeaseLost)
 
-    def test_a_fence_fails_when_the_twelve_hours_leave_no_renewal_and_their_end_is_noticed(self) -> None:
+    def test_a_fence_fails_when_the_limit_forbids_a_renewal_and_the_end_is_still_reported(self) -> None:
         play, lease = held()
         while not lease.final:
             play.until((play.table.next_due_s() or 0) + 0.001)
@@ -326,10 +308,7 @@ class TestRaces:
 
 
 class TestBatches:
-    """What shares a call."""
-
-    def test_a_call_is_filled_with_what_is_due_next(self) -> None:
-        """Each with its own timeout; what was renewed lately stays out."""
+    def test_a_call_is_filled_up_with_leases_due_next_unless_recently_renewed(self) -> None:
         play = Play(Fixed(30, 20))
         play.take("early", timeout_s=30)
         play.until(8)
@@ -340,7 +319,6 @@ class TestBatches:
         assert [[receipt for receipt, _ in call.entries] for call in play.queue.calls] == [["early", "a", "b"]]
 
     def test_queues_do_not_share_calls(self) -> None:
-        """A call is for one queue, whatever is due together."""
         play = Play(Fixed(30, 20))
         play.take("a", timeout_s=30)
         other = Subscription(play.table, "invoices", Fixed(30, 20))
@@ -348,8 +326,7 @@ class TestBatches:
         play.until(20)
         assert [call.entries for call in play.queue.calls] == [(("a", 30),), (("b", 30),)]
 
-    def test_the_table_does_not_keep_what_is_settled(self) -> None:
-        """Thousands of messages that were settled at once leave next to nothing behind, whatever is open."""
+    def test_the_table_forgets_settled_leases(self) -> None:
         play = Play(Fixed(30, 20))
         play.take("open", timeout_s=30)
         for _ in range(1_000):
@@ -361,14 +338,12 @@ class TestBatches:
         assert play.queue.calls[0].entries == (("open", 30),)
 
     def test_a_cap_ends_renewals(self) -> None:
-        """A handler may hold its message for so long and no longer."""
         play, _ = held(cap_s=50)
         play.until(200)
         assert play.queue.renewals == [(20, 30), (40, 30)]
         assert play.news == [(70, "r", SUSPECT)]
 
-    def test_a_cap_that_passes_while_nobody_looks_counts(self) -> None:
-        """Woken late, the renewer lets be what it may not renew any more, and notices the end."""
+    def test_a_late_renewer_does_not_renew_past_the_cap(self) -> None:
         play, _ = held(cap_s=45)
         play.until(30)
         play.jump(46)
@@ -376,24 +351,22 @@ class TestBatches:
         assert play.queue.renewals == [(20, 30)]
         assert play.news == [(50, "r", SUSPECT)]
 
-    def test_what_is_settled_on_the_way_to_the_call_stays_out(self) -> None:
-        """Between being found due and being sent, and an empty call is not made."""
+    def test_a_lease_settled_between_due_and_prepare_is_left_out(self) -> None:
         play = Play(Fixed(30, 20))
         leases = play.take("a", "b", timeout_s=30)
         play.clock.set(20)
         (batch,) = play.table.due()
         play.table.settle(leases[0])
-        assert [asked.lease.message.receipt for asked in play.table.prepare(batch)] == ["b"]
+        assert [request.lease.message.receipt for request in play.table.prepare(batch)] == ["b"]
         play.table.settle(leases[1])
         play.renewer._renew(batch)
         assert play.queue.calls == []
 
 
 class TestThread:
-    """The renewer's own thread, on a clock that stands still until it is moved."""
+    """The renewer's own thread on a stepped clock."""
 
-    def test_it_renews_what_others_take_and_stops(self) -> None:
-        """A lease that is taken while it sleeps without a date wakes it."""
+    def test_a_new_lease_wakes_the_sleeping_renewer(self) -> None:
         clock = SteppedClock()
         queue, table = ScriptedQueue(clock), LeaseTable(clock)
         renewer = Renewer(table, queue.change_visibility_batch, calls_max=2)
@@ -407,9 +380,9 @@ class TestThread:
         assert sorted(round(call.at_s) for call in queue.calls) == [20, 20, 40, 40, 60, 60]
         assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
 
-    def test_whoever_watches_and_fails_does_not_end_it(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Leases, and all who wait for them, depend on it; what failed is logged."""
-
+    def test_errors_of_watchers_and_metrics_are_logged_and_do_not_end_it(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         class Failing(Watcher):
             def changed(self, lease: Lease, state: LeaseState) -> object:
                 raise LookupError("watching failed")
@@ -436,8 +409,7 @@ class TestThread:
             "LookupError: measuring failed",
         }
 
-    def test_it_is_woken_for_nothing_that_can_wait(self) -> None:
-        """A lease that is due after what it waits for anyway lets it sleep."""
+    def test_only_an_earlier_due_instant_wakes_it(self) -> None:
         clock = CountingClock()
         table = LeaseTable(clock)
         subscription = Subscription(table, "orders", Fixed(30, 20))
@@ -455,8 +427,7 @@ class TestThread:
         table.confirm(table.open_leases()[1])
         assert clock.rings == 2
 
-    def test_stopping_before_the_start_is_harmless(self) -> None:
-        """As it is for whoever cleans up after a failed start."""
+    def test_a_stop_before_the_start_does_nothing(self) -> None:
         clock = SteppedClock()
         Renewer(LeaseTable(clock), ScriptedQueue(clock).change_visibility_batch).stop()
 
@@ -473,8 +444,6 @@ class CountingClock(SteppedClock):
 
 
 class CountingAlarm(SteppedAlarm):
-    """Counts on its clock."""
-
     def __init__(self, clock: CountingClock, moved: threading.Condition) -> None:
         super().__init__(clock, moved)
         self._counting = clock
@@ -484,13 +453,13 @@ class CountingAlarm(SteppedAlarm):
 
 
 def sent(play: Play, *, at_s: float) -> list[RenewalRequest]:
-    """Have everything that is due at ``at_s`` be on its way."""
+    """Return the requests that are due at ``at_s``, as if they were in flight."""
     play.clock.set(at_s)
-    return [asked for batch in play.table.due() for asked in play.table.prepare(batch)]
+    return [request for batch in play.table.due() for request in play.table.prepare(batch)]
 
 
 def test_a_timeout_of_zero_is_refused() -> None:
-    """NServiceBus would renew it in a loop without a pause."""
+    """NServiceBus would renew it in a busy loop."""
     play = Play(NServiceBusPolicy())
     with pytest.raises(ValueError, match="visibility timeout of 0 s cannot be kept"):
         play.take(timeout_s=0)
@@ -506,12 +475,12 @@ def counted(play: Play) -> RenewalMetrics:
     return play.table.metrics
 
 
-def observed(spread: Histogram) -> tuple[int, float]:
-    """Return how many observations there were, and their sum."""
-    return sum(spread.counts), round(spread.sum_s, 6)
+def observed(histogram: Histogram) -> tuple[int, float]:
+    """Return the number of observations and their sum."""
+    return sum(histogram.counts), round(histogram.sum_s, 6)
 
 
-def test_the_margin_is_what_was_left_and_the_lateness_what_was_missed(play: Play, counted: RenewalMetrics) -> None:
+def test_margin_and_lateness_are_measured_at_each_renewal(play: Play, counted: RenewalMetrics) -> None:
     play.take(timeout_s=30)
     play.until(25)
     assert observed(counted.margin) == (1, 10.0)
@@ -531,12 +500,12 @@ def test_a_retry_has_a_margin_and_is_not_late(play: Play, counted: RenewalMetric
     assert +counted.results == {"again": 1, "renewed": 1}
 
 
-def test_why_renewals_fail_is_counted_by_entry(play: Play, counted: RenewalMetrics) -> None:
+def test_errors_are_counted_by_entry(play: Play, counted: RenewalMetrics) -> None:
     play.take("a", "b", timeout_s=30)
     play.queue.script = [Answer(error=BUSY), Answer(entries={"a": GONE, "b": THROTTLED})]
     play.until(25)
     assert counted.errors == {"ServiceUnavailable": 2, "InvalidParameterValue": 1, "Throttling": 1}
 
 
-def test_what_is_no_answer_of_a_server_is_named_by_its_kind() -> None:
+def test_an_error_without_a_code_is_named_by_its_class() -> None:
     assert class_of(Unreachable("http://queue", "cut off")) == "Unreachable"

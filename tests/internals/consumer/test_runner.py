@@ -1,4 +1,4 @@
-"""One handler at work: lost leases, messages that come back, hooks, batches and counts; outcomes in each pool."""
+"""The runner of a handler: lost leases, retries, hooks, batches, counts, and outcomes in each pool."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
 
 BRISK = Fixed(10, every=0.02)
-"""Renewed so often that a loss is noticed at once."""
+"""Renews so often that a lost lease is detected at once."""
 
 
-async def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workbench) -> None:
-    """The queue is purged under the handler: its message is nobody's any more."""
+async def test_a_lost_lease_cancels_the_handler_and_leaves_the_message_alone(bench: Workbench) -> None:
+    """The queue is purged while the handler runs."""
     app = bench.consumer("taken")
     lost: list[str] = []
     endings: list[Ending] = []
@@ -54,8 +54,7 @@ async def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workb
     assert [ending.kind for ending in endings] == [EndingKind.LEFT]
 
 
-async def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Workbench) -> None:
-    """Even one that never looks up; another takes the next message."""
+async def test_kill_on_lost_kills_the_process_of_a_lost_message(bench: Workbench) -> None:
     options: Any = {"pool": "process", "kill_on_lost": True, "concurrency": 1, "lease": BRISK}
     async with bench.handling(acting.spin, "x", **options) as running:
         await until(lambda: running.renewals.calls)
@@ -64,16 +63,15 @@ async def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Wor
         assert running.runners[0].working == 0
 
 
-async def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
-    """A renewal proves the lease before the side effect."""
+async def test_a_fence_in_a_process_renews_through_the_parent(bench: Workbench) -> None:
     async with bench.handling(acting.fenced, "x", pool="process", concurrency=1, lease="1h") as running:
         await bench.settled(running)
         assert +running.renewals.results == {"proven": 1}
         assert event(running, "acked") == 1
 
 
-async def test_a_batch_fails_in_part(bench: Workbench) -> None:
-    """What fails comes back as it says, what cannot be decoded is rejected, the rest is done."""
+async def test_messages_of_a_batch_have_their_own_outcomes(bench: Workbench) -> None:
+    """One is retried, one cannot be decoded and is rejected, two are done."""
     app = bench.consumer("rows")
     sizes: list[int] = []
 
@@ -89,12 +87,12 @@ async def test_a_batch_fails_in_part(bench: Workbench) -> None:
         await bench.settled(running)
         events = running.runners[0].counts.events
         assert (events["acked"], events["retried"], events["rejected"]) == (2, 1, 1)
-    assert sizes == [3], "full at four, and one of them was never shown to the handler"
+    assert sizes == [3], "one message of the full batch could not be decoded"
     assert bench.counts("rows") == (0, 1)
 
 
-async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -> None:
-    """It has failed, as if the handler had; those around it are handled, and the queue is received from."""
+async def test_a_message_whose_batch_key_fails_is_retried(bench: Workbench) -> None:
+    """The other messages are handled."""
     app = bench.consumer("keyless")
     seen: list[str] = []
 
@@ -115,11 +113,13 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
     assert (sorted(seen), bench.counts("keyless")) == (['"a"', '"b"', '"c"'], (0, 1))
 
 
-async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes back: a message that nobody settled would be held for hours."""
+async def test_an_error_outside_the_handler_retries_the_message(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a settle it would be held for hours."""
 
     async def fail(self: Pool, deliveries: Sequence[Context]) -> list[Ending]:
-        raise LookupError("nobody expected this")
+        raise LookupError("unexpected")
 
     monkeypatch.setattr(Pool, "run", fail)
     async with bench.handling(acting.act_async, "x", retry=Backoff("1h", jitter="none")) as running:
@@ -128,10 +128,10 @@ async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, m
     assert bench.counts("orders") == (0, 1)
 
 
-async def test_a_handler_that_cancels_its_own_task_fails_its_message(
+async def test_a_handler_that_cancels_its_own_task_retries_its_message(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not the end of the event loop; another message is received for its slot."""
+    """The consumer continues, and another message uses the slot."""
     monkeypatch.setattr("veilmq.consumer.runner.CLOSING_S", 0.01)
 
     async def work(body: str) -> None:
@@ -146,8 +146,7 @@ async def test_a_handler_that_cancels_its_own_task_fails_its_message(
     assert (running.exit_code, bench.counts("orders")) == (0, (0, 2))
 
 
-async def test_a_message_that_cannot_be_settled_is_let_go(bench: Workbench) -> None:
-    """It returns when its lease ends."""
+async def test_the_lease_of_a_message_that_cannot_be_settled_runs_out(bench: Workbench) -> None:
     retry = Backoff("1h", draw=lambda: 1 / 0)
     async with bench.handling(acting.fail_async, "x", retry=retry) as running:
         await until(lambda: running.runners[0].counts.hold_time.sum_s)
@@ -155,10 +154,10 @@ async def test_a_message_that_cannot_be_settled_is_let_go(bench: Workbench) -> N
     assert (running.exit_code, bench.counts("orders")) == (0, (0, 1))
 
 
-def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_program(
+def test_a_handler_that_ignores_its_cancellation_is_abandoned(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is abandoned, with the exit code that says so; its message is released."""
+    """Its message is released."""
     app = bench.consumer("orders")
 
     @app.handler(wait=WAIT)
@@ -176,15 +175,15 @@ def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_program(
     assert bench.counts("orders") == (1, 0)
 
 
-async def test_a_stop_waits_no_longer_for_a_server_than_a_poll_may_take(
+async def test_a_stop_waits_for_a_dead_server_at_most_as_long_as_a_poll_may_take(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that does not answer, and whose retries would go on for minutes."""
-    begun, answered = threading.Event(), threading.Event()
+    """The client would retry for minutes."""
+    started, replied = threading.Event(), threading.Event()
 
     def receive(*_: Any, **__: Any) -> list[Any]:
-        begun.set()
-        answered.wait(60)
+        started.set()
+        replied.wait(60)
         return []
 
     monkeypatch.setattr(HttpQueueClient, "receive", receive)
@@ -192,15 +191,15 @@ async def test_a_stop_waits_no_longer_for_a_server_than_a_poll_may_take(
     app = bench.consumer("orders")
     app.declare(acting.act_async, wait=WAIT)
     async with app.running() as running:
-        await until(begun.is_set)
+        await until(started.is_set)
         (runner,) = running.runners
         runner.handler = replace(runner.handler, options=replace(runner.handler.options, wait_s=0))
         await running.stop()
-        assert (runner.polling, answered.is_set()) == (1, False)
-    answered.set()
+        assert (runner.polling, replied.is_set()) == (1, False)
+    replied.set()
 
 
-async def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
+async def test_an_error_of_a_hook_does_not_affect_the_message(bench: Workbench) -> None:
     app = bench.consumer("hooked")
     app.declare(acting.act_async, wait=WAIT)
     app.on("start", lambda ctx: 1 / 0)
@@ -210,8 +209,7 @@ async def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
     assert event(running, "acked") == 1
 
 
-async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
-    """It is told to its own item; the rest of the batch is done."""
+async def test_a_lost_message_cancels_only_its_own_item_of_a_batch(bench: Workbench) -> None:
     app = bench.consumer("lossy")
     seen: list[bool] = []
 
@@ -230,7 +228,7 @@ async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None
     assert bench.counts("lossy") == (0, 0)
 
 
-async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
+async def test_all_messages_of_a_batch_that_times_out_are_retried(bench: Workbench) -> None:
     app = bench.consumer("timely")
 
     @app.batch(max_size=2, linger="1s", wait=WAIT, timeout="20ms")
@@ -243,7 +241,7 @@ async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> 
 
 
 @pytest.mark.slow
-async def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
+async def test_a_process_that_does_not_stop_is_killed(bench: Workbench) -> None:
     options: Any = {"grace": "10ms", "pool": "process", "concurrency": 1, "lease": BRISK}
     async with bench.handling(acting.spin, "x", **options) as running:
         await until(lambda: running.renewals.calls)
@@ -252,15 +250,12 @@ async def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
     assert not [child for child in multiprocessing.active_children() if child.name == "veilmq-spin"]
 
 
-# Each outcome in each pool, against a real server: what becomes of the message.
-
-
 POOLS = {"async": acting.act_async, "thread": acting.act, "process": acting.act}
 
 
 @pytest.mark.parametrize("pool", POOLS)
 async def test_each_outcome_in_each_pool(bench: Workbench, pool: str) -> None:
-    """Done and dropped are deleted; retried are hidden for just as long; rejected are copied with the reason."""
+    """Done and dropped messages are deleted, retried ones hidden for the backoff, rejected ones moved with reasons."""
     options: Any = {"pool": pool, "concurrency": 2, "dead_letter": "dead", "retry": Backoff("3s", jitter="none")}
     async with bench.handling(POOLS[pool], "done", "drop", "reject", "retry", "crash", **options) as running:
         await bench.settled(running)
@@ -278,17 +273,16 @@ async def test_each_outcome_in_each_pool(bench: Workbench, pool: str) -> None:
         await bench.settled(running)
         assert (events["acked"], bench.counts("orders")) == (3, (0, 0))
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
-    told = {name: value.text for name, value in letter.attributes.items()}
+    reasons = {name: value.text for name, value in letter.attributes.items()}
     assert letter.body == "reject"
-    assert told["veilmq-reason"] == "bad schema"
-    assert told["veilmq-error"] == "Reject"
-    assert told["veilmq-message-id"] == bench.sent[2]
-    assert (told["veilmq-queue"], told["veilmq-attempt"]) == ("orders", "1")
+    assert reasons["veilmq-reason"] == "bad schema"
+    assert reasons["veilmq-error"] == "Reject"
+    assert reasons["veilmq-message-id"] == bench.sent[2]
+    assert (reasons["veilmq-queue"], reasons["veilmq-attempt"]) == ("orders", "1")
 
 
 @pytest.mark.parametrize("pool", ["thread", "process"])
-async def test_what_cannot_be_decoded_is_rejected(bench: Workbench, pool: str) -> None:
-    """The handler never sees it; the next message is handled."""
+async def test_an_undecodable_message_is_rejected(bench: Workbench, pool: str) -> None:
     options: Any = {"pool": pool, "concurrency": 1, "dead_letter": "dead"}
     async with bench.handling(acting.takes_number, "one", "1", **options) as running:
         await bench.settled(running)
@@ -297,8 +291,7 @@ async def test_what_cannot_be_decoded_is_rejected(bench: Workbench, pool: str) -
     assert (letter.body, letter.attributes["veilmq-error"].text) == ("one", "Undecodable")
 
 
-async def test_a_process_that_dies_fails_its_message_alone(bench: Workbench) -> None:
-    """The message comes back and is handled by another process."""
+async def test_the_message_of_a_dead_process_is_retried_in_another_one(bench: Workbench) -> None:
     options: Any = {"pool": "process", "concurrency": 1, "retry": Backoff("2s", jitter="none")}
     async with bench.handling(acting.die, "x", **options) as running:
         await bench.settled(running)
@@ -308,8 +301,7 @@ async def test_a_process_that_dies_fails_its_message_alone(bench: Workbench) -> 
         assert (event(running, "acked"), bench.counts("orders")) == (1, (0, 0))
 
 
-async def test_a_process_that_dies_between_messages_fails_none(bench: Workbench) -> None:
-    """The next message goes to a new one: it has not been tried."""
+async def test_the_death_of_an_idle_process_fails_no_message(bench: Workbench) -> None:
     async with bench.handling(acting.act, "done", pool="process", concurrency=1) as running:
         await bench.settled(running)
         (child,) = multiprocessing.active_children()
@@ -320,8 +312,7 @@ async def test_a_process_that_dies_between_messages_fails_none(bench: Workbench)
     assert event(running, "retried") == 0
 
 
-async def test_a_rejected_message_stays_while_it_cannot_be_copied(bench: Workbench) -> None:
-    """No dead-letter queue, no deletion: the copy comes first."""
+async def test_a_rejected_message_stays_until_the_dead_letter_queue_exists(bench: Workbench) -> None:
     options: Any = {"dead_letter": "nowhere", "retry": Backoff("5s", jitter="none")}
     async with bench.handling(acting.act_async, "reject", **options) as running:
         await bench.settled(running)
@@ -332,7 +323,7 @@ async def test_a_rejected_message_stays_while_it_cannot_be_copied(bench: Workben
         assert (bench.counts("orders"), bench.counts("nowhere")) == ((0, 0), (1, 0))
 
 
-async def test_a_message_of_the_greatest_length_is_copied_without_reasons(bench: Workbench) -> None:
+async def test_a_message_of_the_maximum_size_is_moved_without_reasons(bench: Workbench) -> None:
     async with bench.handling(acting.takes_number, "x" * MESSAGE_BYTES.maximum, dead_letter="dead") as running:
         await bench.settled(running)
         assert event(running, "rejected") == 1
@@ -340,8 +331,8 @@ async def test_a_message_of_the_greatest_length_is_copied_without_reasons(bench:
     assert (len(letter.body), letter.attributes) == (MESSAGE_BYTES.maximum, {})
 
 
-async def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:
-    """Without an option the redrive rule of the queue names it; attempts that are used up are a rejection."""
+async def test_without_the_option_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:
+    """The last attempt of a backoff rejects the message."""
     app = bench.consumer("ruled", dead_letter_queue="dead", receives_max=9)
     bench.client.send("ruled", "crash")
     app.declare(acting.act_async, wait=WAIT, retry=Backoff("1s", attempts=1))
@@ -353,7 +344,7 @@ async def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> Non
     assert "not yet" in (letter.attributes["veilmq-trace"].text or "")
 
 
-def test_a_thread_that_could_not_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_whose_thread_cannot_be_started_does_not_count_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = Threads("veilmq-failing", 1)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda thread: _raise(RuntimeError("can't start new thread")))
@@ -368,8 +359,8 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_a_call_that_follows_another_takes_its_thread() -> None:
-    """So start-up functions that follow each other share one."""
+def test_consecutive_calls_share_a_thread() -> None:
+    """So start-up functions run in one thread."""
     threads, following, begin = Threads("veilmq-follows", 2), Future[Future[threading.Thread]](), threading.Event()
     first = threads.submit(lambda: begin.wait(60) and threading.current_thread())
     first.add_done_callback(lambda _: following.set_result(threads.submit(threading.current_thread)))

@@ -1,4 +1,4 @@
-"""Messages ended at the server: batches, tries, and the rule that a receipt past its deadline sets nothing free."""
+"""Settling at the server: batches, retries, and the rule that a receipt past its deadline releases nothing."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,8 +24,6 @@ GONE = ClientError("ReceiptHandleIsInvalid", "Too late.", 400)
 
 
 class StoppedClock(SystemClock):
-    """A clock that the test sets."""
-
     def __init__(self) -> None:
         self.at_s = 0.0
 
@@ -34,10 +32,10 @@ class StoppedClock(SystemClock):
 
 
 class ScriptedClient:
-    """Answers deletes and changes by a script; what is left out succeeds."""
+    """Reply to deletes as scripted, then with success; changes fail while there are ``refusals``."""
 
-    def __init__(self, *answers: Exception | None) -> None:
-        self.answers = list(answers)
+    def __init__(self, *results: Exception | None) -> None:
+        self.results = list(results)
         self.deleted: list[list[str]] = []
         self.changes: list[VisibilityChange] = []
         self.patience_s: list[float | None] = []
@@ -45,21 +43,20 @@ class ScriptedClient:
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         self.deleted.append(list(receipts))
-        answers = [self.answers.pop(0) if self.answers else None for _ in receipts]
-        for answer in answers:
-            if answer is not None and not isinstance(answer, ClientError):
-                raise answer
-        return answers  # type: ignore[return-value]
+        results = [self.results.pop(0) if self.results else None for _ in receipts]
+        for result in results:
+            if result is not None and not isinstance(result, ClientError):
+                raise result
+        return results  # type: ignore[return-value]
 
     def delete(self, queue: str, receipt: str) -> None:
         self.deleted.append([receipt])
-        if self.answers and (answer := self.answers.pop(0)) is not None:
-            raise answer
+        if self.results and (result := self.results.pop(0)) is not None:
+            raise result
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> list[ClientError | None]:
-        """Note the changes, and refuse all of a request, or answer none of it, while there are ``refusals``."""
         self.changes += changes
         self.patience_s.append(patience_s)
         if self.refusals:
@@ -73,11 +70,11 @@ class ScriptedClient:
 class Desk:
     """A settler with leases to settle."""
 
-    def __init__(self, *answers: Exception | None) -> None:
+    def __init__(self, *results: Exception | None) -> None:
         self.clock = StoppedClock()
         self.table = LeaseTable(self.clock)
-        self.client = ScriptedClient(*answers)
-        client: Any = self.client  # as much of a client as a settler needs
+        self.client = ScriptedClient(*results)
+        client: Any = self.client  # the part of a client that a settler uses
         self.settler = Settler(client, Options(queue="q"), self.table, Counters(), self._at_once, pause=self._pause)
         self.queued_s = 0.0
         self.pauses: list[float] = []
@@ -99,45 +96,45 @@ class Desk:
         return call(*args)
 
 
-async def test_an_entry_that_failed_is_tried_again_alone() -> None:
+async def test_a_failed_delete_of_a_batch_is_retried_alone() -> None:
     desk = Desk(None, THROTTLED, None, THROTTLED, None)
-    answers = await asyncio.gather(*map(desk.settler.delete, desk.leases(3)))
-    assert answers == [True] * 3
+    results = await asyncio.gather(*map(desk.settler.delete, desk.leases(3)))
+    assert results == [True] * 3
     assert desk.client.deleted == [["r0", "r1", "r2"], ["r1"], ["r1"]]
     assert len(desk.pauses) == 2
     assert desk.pauses[0] < desk.pauses[1] * 2
 
 
-async def test_a_message_is_leased_until_its_delete_is_confirmed() -> None:
+async def test_a_lease_is_held_until_the_delete_is_confirmed() -> None:
     desk = Desk(Unreachable("http://nowhere", "made up"))
     (lease,) = desk.leases(1)
     assert await desk.settler.delete(lease)
     assert (desk.open_in_pauses, len(desk.table)) == ([1], 0)
 
 
-async def test_a_delete_is_tried_again_whatever_the_client_raised() -> None:
+async def test_a_delete_is_retried_after_any_exception() -> None:
     desk = Desk(KeyError("batch"), KeyError("single"))
     (lease,) = desk.leases(1)
     assert await desk.settler.delete(lease)
     assert (desk.client.deleted, len(desk.table)) == ([["r0"]] * 3, 0)
 
 
-async def test_a_receipt_that_is_no_good_is_not_tried_again() -> None:
+async def test_a_dead_receipt_is_not_retried() -> None:
     desk = Desk(GONE)
     (lease,) = desk.leases(1)
     assert not await desk.settler.delete(lease)
     assert (desk.client.deleted, len(desk.table)) == ([["r0"]], 0)
 
 
-async def test_a_delete_is_given_up_in_the_end() -> None:
+async def test_retries_of_a_delete_are_limited() -> None:
     desk = Desk(*[THROTTLED] * (TRIES_MAX + 1))
     (lease,) = desk.leases(1)
     assert not await desk.settler.delete(lease)
     assert len(desk.client.deleted) == TRIES_MAX + 1
 
 
-async def test_a_late_delete_is_certain_of_nothing() -> None:
-    """The service may answer 200 to a receipt that deletes nothing."""
+async def test_a_delete_after_the_deadline_is_uncertain() -> None:
+    """A service may reply 200 to a receipt that deletes nothing."""
     desk = Desk()
     (lease,) = desk.leases(1)
     desk.clock.at_s = 31.0
@@ -145,8 +142,7 @@ async def test_a_late_delete_is_certain_of_nothing() -> None:
     assert desk.client.deleted == [["r0"]]
 
 
-async def test_a_release_is_never_sent_after_the_deadline() -> None:
-    """Another consumer may work on the message by then."""
+async def test_a_release_is_not_sent_after_the_deadline() -> None:
     desk = Desk()
     first, second = desk.leases(2)
     assert await desk.settler.release([first], 7) == [True]
@@ -156,8 +152,8 @@ async def test_a_release_is_never_sent_after_the_deadline() -> None:
     assert len(desk.table) == 0
 
 
-async def test_a_release_that_waited_for_a_thread_past_the_deadline_is_not_sent() -> None:
-    """What was so when it was asked for is looked at again when it is sent; others of the batch are."""
+async def test_a_release_whose_lease_ends_in_the_queue_of_threads_is_not_sent() -> None:
+    """The deadline is checked again at the send; others of the batch are sent."""
     desk = Desk()
     (first,) = desk.leases(1)
     desk.clock.at_s, desk.queued_s = 20.0, 11.0
@@ -167,8 +163,8 @@ async def test_a_release_that_waited_for_a_thread_past_the_deadline_is_not_sent(
 
 
 @pytest.mark.parametrize(("at_s", "patience_s"), [(25.0, 5.0), (0.0, PATIENCE_S_MAX)])
-async def test_a_release_is_given_up_at_the_deadline(at_s: float, patience_s: float) -> None:
-    """A client that tried it again later would set free what somebody else has."""
+async def test_the_timeout_of_a_release_ends_at_the_deadline(at_s: float, patience_s: float) -> None:
+    """A later retry could release a message that another consumer holds."""
     desk = Desk()
     (lease,) = desk.leases(1)
     desk.clock.at_s = at_s
@@ -176,8 +172,8 @@ async def test_a_release_is_given_up_at_the_deadline(at_s: float, patience_s: fl
     assert desk.client.patience_s == [patience_s]
 
 
-async def test_a_lease_that_is_nearly_over_returns_by_itself() -> None:
-    """And takes no time for an answer from the others of its batch."""
+async def test_a_lease_that_is_nearly_over_is_not_released() -> None:
+    """It would shorten the timeout of its batch."""
     desk = Desk()
     (first,) = desk.leases(1)
     desk.clock.at_s = 29.9
@@ -186,7 +182,7 @@ async def test_a_lease_that_is_nearly_over_returns_by_itself() -> None:
     assert desk.client.patience_s == [PATIENCE_S_MAX]
 
 
-UNANSWERED = [
+OUTCOME_UNKNOWN = [
     Unreachable("http://nowhere", "made up"),
     ClientError("InternalError", "Oops.", 503),
     ClientError(UNEXPECTED_REPLY, "The reply is not that of a queue server.", 200),
@@ -194,9 +190,9 @@ UNANSWERED = [
 ]
 
 
-@pytest.mark.parametrize("error", UNANSWERED, ids=["unreachable", "503", "nonsense", "client"])
-async def test_a_release_without_an_answer_is_not_sent_again(error: Exception) -> None:
-    """It may have made the message visible: by now another consumer may work on it. A backoff has time for it."""
+@pytest.mark.parametrize("error", OUTCOME_UNKNOWN, ids=["unreachable", "503", "nonsense", "client"])
+async def test_a_release_without_a_reply_is_retried_only_before_the_message_may_be_visible(error: Exception) -> None:
+    """Afterwards another consumer may hold the message. A backoff leaves time for a retry."""
     desk = Desk()
     first, second, third = desk.leases(3)
     desk.client.refusals = [error]
@@ -209,8 +205,7 @@ async def test_a_release_without_an_answer_is_not_sent_again(error: Exception) -
     assert await desk.settler.release([third], 7) == [False]
 
 
-async def test_a_release_that_was_refused_for_now_is_sent_again() -> None:
-    """Nothing was done, and the lease is held: until its end."""
+async def test_a_throttled_release_is_retried() -> None:
     desk = Desk()
     first, second = desk.leases(2)
     desk.client.refusals = [THROTTLED, THROTTLED]
@@ -221,7 +216,7 @@ async def test_a_release_that_was_refused_for_now_is_sent_again() -> None:
     assert len(desk.client.changes) == 4
 
 
-async def test_a_backoff_ends_with_the_twelve_hours() -> None:
+async def test_a_backoff_ends_at_the_limit_of_twelve_hours() -> None:
     desk = Desk()
     desk.clock.at_s = 40_000.0
     (lease,) = desk.leases(1)
@@ -229,24 +224,24 @@ async def test_a_backoff_ends_with_the_twelve_hours() -> None:
     assert desk.client.changes[0].timeout_s == 3_198
 
 
-async def test_a_release_waits_for_a_renewal_on_its_way_and_a_delete_does_not() -> None:
-    """A renewal that came after the release would hide the message again."""
+async def test_a_release_waits_for_a_renewal_in_flight_and_a_delete_does_not() -> None:
+    """A renewal that arrives after the release would hide the message again."""
     desk = Desk()
     first, second = desk.leases(2)
     desk.clock.at_s = 16.0
     (batch,) = desk.table.due()
-    asked = desk.table.prepare(batch)
+    requests = desk.table.prepare(batch)
     assert await desk.settler.delete(first)
     releasing = asyncio.create_task(desk.settler.release([second]))
     for _ in range(5):
         await asyncio.sleep(0)
     assert desk.client.changes == []
-    desk.table.apply(asked, [RenewalResult.RENEWED] * len(asked))
+    desk.table.apply(requests, [RenewalResult.RENEWED] * len(requests))
     assert await releasing == [True]
     assert desk.client.changes == [VisibilityChange(receipt="r1", timeout_s=0)]
 
 
-async def test_ten_are_sent_at_once_and_the_rest_a_moment_later() -> None:
+async def test_a_full_batch_is_sent_at_once_and_the_rest_lingers() -> None:
     batches: list[list[int]] = []
 
     async def take(entries: Sequence[int]) -> list[ClientError | None]:
@@ -258,7 +253,7 @@ async def test_ten_are_sent_at_once_and_the_rest_a_moment_later() -> None:
     assert batches == [list(range(1, 11)), [11, 12]]
 
 
-async def test_the_one_untouched_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_least_recently_handled_id_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "HANDLED_IDS_MAX", 2)
     desk = Desk()
     first, second, third = (Context(lease.message, lease) for lease in desk.leases(3))

@@ -1,4 +1,4 @@
-"""A span for each message, linked to the sender's, with its lease as events; through OpenTelemetry's own SDK."""
+"""Spans of messages, linked to the sender's, with events of the lease; tested with OpenTelemetry's SDK."""
 
 import asyncio
 import importlib.util
@@ -28,8 +28,8 @@ AMAZONS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Samp
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    with workbench() as made:
-        yield made
+    with workbench() as bench:
+        yield bench
 
 
 @pytest.fixture
@@ -46,7 +46,6 @@ def tracer(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 def run(bench: Workbench, app: Consumer) -> None:
-
     async def scenario() -> None:
         async with bench.working(app) as running:
             await bench.settled(running)
@@ -58,10 +57,9 @@ def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in exporter.get_finished_spans()}
 
 
-def test_a_span_is_linked_to_the_senders_and_around_the_handlers(
+def test_a_span_starts_a_trace_is_linked_to_the_senders_and_contains_the_handlers(
     bench: Workbench, exporter: InMemorySpanExporter, tracer: trace.Tracer
 ) -> None:
-    """It begins a trace of its own; what the handler traces is inside it."""
     app = bench.consumer("traced")
 
     @app.handler(wait=WAIT)
@@ -73,13 +71,13 @@ def test_a_span_is_linked_to_the_senders_and_around_the_handlers(
         sent = bench.client.send("traced", "x", attributes=traced())
     run(bench, app)
     spans = by_name(exporter)
-    ours, inside = spans["process traced"], spans["inside"]
-    assert ours.kind is SpanKind.CONSUMER
-    assert ours.parent is None
-    assert [link.context.span_id for link in ours.links] == [outside.get_span_context().span_id]
+    span, inside = spans["process traced"], spans["inside"]
+    assert span.kind is SpanKind.CONSUMER
+    assert span.parent is None
+    assert [link.context.span_id for link in span.links] == [outside.get_span_context().span_id]
     assert inside.parent is not None
-    assert inside.parent.span_id == ours.context.span_id
-    assert dict(ours.attributes or {}) == {
+    assert inside.parent.span_id == span.context.span_id
+    assert dict(span.attributes or {}) == {
         "messaging.system": "aws_sqs",
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
@@ -89,10 +87,10 @@ def test_a_span_is_linked_to_the_senders_and_around_the_handlers(
         "veilmq.attempt": 1,
         "veilmq.outcome": "done",
     }
-    assert ours.status.status_code is StatusCode.UNSET
+    assert span.status.status_code is StatusCode.UNSET
 
 
-def test_a_handler_in_a_thread_is_inside_its_span(
+def test_a_handler_in_a_thread_runs_inside_its_span(
     bench: Workbench, exporter: InMemorySpanExporter, tracer: trace.Tracer
 ) -> None:
     app = bench.consumer("traced-thread")
@@ -110,7 +108,7 @@ def test_a_handler_in_a_thread_is_inside_its_span(
     assert parent.span_id == spans["process traced-thread"].context.span_id
 
 
-def test_each_message_of_a_batch_has_a_span_and_none_is_the_current_one(
+def test_each_message_of_a_batch_has_a_span_and_none_is_current(
     bench: Workbench, exporter: InMemorySpanExporter, tracer: trace.Tracer
 ) -> None:
     app = bench.consumer("traced-batch")
@@ -125,7 +123,7 @@ def test_each_message_of_a_batch_has_a_span_and_none_is_the_current_one(
     assert by_name(exporter)["inside"].parent is None
 
 
-def test_a_failure_is_told_with_its_trace(bench: Workbench, exporter: InMemorySpanExporter) -> None:
+def test_the_span_of_a_failed_message_has_the_traceback(bench: Workbench, exporter: InMemorySpanExporter) -> None:
     app = bench.consumer("traced-failing")
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("traced-failing", "crash")
@@ -158,7 +156,7 @@ def test_renewals_are_events_of_the_span(bench: Workbench, exporter: InMemorySpa
 
 
 def test_a_lost_lease_is_an_event_and_an_error(bench: Workbench, exporter: InMemorySpanExporter) -> None:
-    """Somebody else took the message while the handler ran."""
+    """Another consumer receives the message while the handler runs."""
     app = bench.consumer("traced-losing")
 
     @app.handler(wait=WAIT, lease=Fixed(30, 0.05))
@@ -177,7 +175,7 @@ def test_a_lost_lease_is_an_event_and_an_error(bench: Workbench, exporter: InMem
     assert (span.attributes or {})["veilmq.outcome"] == "left"
 
 
-def test_amazons_trace_header_names_the_sender_where_no_attribute_does() -> None:
+def test_amazons_trace_header_is_used_without_trace_attributes() -> None:
     span = trace.get_current_span(sender_of(message(trace_header=AMAZONS))).get_span_context()
     assert f"{span.trace_id:032x}" == "5759e988bd862e3fe1be46a994272793"
     assert f"{span.span_id:016x}" == "53995c3f42cd8ad8"
@@ -192,12 +190,11 @@ def test_amazons_trace_header_names_the_sender_where_no_attribute_does() -> None
 @pytest.mark.parametrize(
     "header", ["", "Root=1-5759e988-bd862e3fe1be46a994272793", "Root=1-2-3;Parent=53995c3f42cd8ad8"]
 )
-def test_a_header_that_names_no_span_is_nothing(header: str) -> None:
+def test_an_incomplete_trace_header_is_ignored(header: str) -> None:
     assert amazons_context(header) is None
 
 
-def test_the_header_comes_from_the_server(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """The client has it from SQS's system attributes."""
+def test_a_received_message_has_the_trace_header(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     url = veilmq_server.queue("traced-by-amazon").url
     header = {"AWSTraceHeader": {"DataType": "String", "StringValue": AMAZONS}}
     veilmq_boto3.send_message(QueueUrl=url, MessageBody="x", MessageSystemAttributes=header)
@@ -217,7 +214,7 @@ def test_without_the_library_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) 
     assert tracing() is None
 
 
-def test_what_a_message_names_already_is_left_alone(tracer: trace.Tracer) -> None:
+def test_existing_trace_attributes_are_kept(tracer: trace.Tracer) -> None:
     mine = {"traceparent": Attribute(type="String", text="mine"), "kind": Attribute(type="String", text="film")}
     assert traced() == {}
     with tracer.start_as_current_span("outside"):
