@@ -1,4 +1,4 @@
-"""The event log on a bucket: a server exports to it, S3 is killed meanwhile, jobs learn from it (`make test-all`)."""
+"""The event log in a bucket: a server exports to it while S3 is killed, and jobs read it (`make test-all`)."""
 
 import json
 import time
@@ -23,7 +23,7 @@ KILL_AT, RESTART_AT = 8, 16
 
 @pytest.fixture
 def served(s3: S3Server, bucket: str, tmp_path: Path) -> Iterator[ServedFolder]:
-    """Return a server that exports to the bucket every second, by small ranges."""
+    """A server that exports small ranges to the bucket every second."""
     options = ("--events-to", f"{bucket}/log", "--events-period-s", "1", "--events-per-file", "40")
     server = ServedFolder(tmp_path / "store", *options)
     server.start()
@@ -38,14 +38,14 @@ def failures(server: ServedFolder) -> int:
 
 
 def flush(server: ServedFolder) -> None:
-    """Have everything exported, however often that must be asked for."""
+    """Retry until everything is exported."""
     until_s = time.monotonic() + 60
     while urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status != 200:
         assert time.monotonic() < until_s
 
 
 def work(server: ServedFolder, s3: S3Server) -> None:
-    """Have messages worked on, and S3 killed and started again meanwhile."""
+    """Process messages while S3 is killed and restarted."""
     with HttpQueueClient(server.endpoint) as client:
         client.create_queue("jobs", {"visibility_timeout_s": 30})
         for turn in range(ROUNDS):
@@ -70,10 +70,10 @@ def run(folder: Path, s3: S3Server, *jobs: list[str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_log_on_a_bucket_has_every_event_once_and_is_learned_from(
+def test_log_in_a_bucket_has_each_event_once_and_serves_jobs(
     served: ServedFolder, s3: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    """Nothing is lost and nothing twice while S3 is away; state, table and report come from the bucket."""
+    """No event is lost or doubled while S3 is down; state, table and report are read from the bucket."""
     work(served, s3)
     flush(served)
     place = f"{bucket}/log/receipt_closed"
@@ -85,7 +85,7 @@ def test_a_log_on_a_bucket_has_every_event_once_and_is_learned_from(
     kept = boto3.client("s3").list_objects_v2(Bucket=bucket.removeprefix("s3://"), Prefix="log/")["Contents"]
     assert not any("-" in each["ETag"] for each in kept), "each file was one request, not an upload in parts"
 
-    received_at = datetime.now(tz=UTC) - timedelta(minutes=1)  # beside older days it would hardly count
+    received_at = datetime.now(tz=UTC) - timedelta(minutes=1)  # older days would outweigh it
     made = worked(received_at=received_at)
     files = ExportedLog(f"{bucket}/log").export_rows(made, node="b0000002")
     tune = ["tune", "--events", place, "--state", f"{bucket}/state", "--json"]

@@ -1,9 +1,9 @@
-"""The source with accidents that happen at a chosen moment: what the crash matrix runs instead of `format("veilmq")`.
+"""The source with an accident at a chosen point, for the crash matrix instead of `format("veilmq")`.
 
 Option `accident` is `POINT:NUMBER:WHAT`. The point is `claimed` (the number is bound, Spark does not know it yet) or
-`reading` (a task has handed on the first part of a shard of it). What happens: `kill-driver` (SIGKILL to the JVM and to
-the program that started it), `kill-server` (option `serverpid`) or `fail` (an exception, once; option `once` names the
-file that remembers it).
+`reading` (a task has passed on the first part of a shard of it). WHAT is `kill-driver` (SIGKILL to the JVM and to the
+program that started it), `kill-server` (option `serverpid`) or `fail` (an exception, once; option `once` names the file
+that records it).
 """
 
 import os
@@ -29,7 +29,7 @@ OWN_OPTIONS = ("accident", "serverpid", "once")
 
 
 class Provoked(Exception):
-    """A task that fails on purpose."""
+    """A deliberate failure of a task."""
 
 
 class ProvokedSource(VeilmqDataSource):
@@ -52,7 +52,7 @@ class ProvokedSource(VeilmqDataSource):
 
 
 class ProvokedReader(ClaimsStreamReader):
-    """The real reader, and the accident."""
+    """The real reader with the accident."""
 
     def __init__(self, options: SourceOptions, own: Mapping[str, str]) -> None:
         """`own` are the options of the accident."""
@@ -60,18 +60,18 @@ class ProvokedReader(ClaimsStreamReader):
         self._own = own
 
     def __reduce__(self) -> Any:
-        """Pickle the options alone."""
+        """Pickle only the options."""
         return ProvokedReader, (self._options, self._own)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Claim, and then perhaps die."""
+        """Claim, and then perhaps fail."""
         end = super().latestOffset(start, limit)
         if end != start:
             reach(self._own, CLAIMED, end["n"])
         return end
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read, and perhaps not to the end."""
+        """Read, and perhaps fail before the end."""
         assert isinstance(partition, ShardPartition)
         for count, batch in enumerate(super().read(partition)):
             yield batch.slice(0, 1)
@@ -81,7 +81,7 @@ class ProvokedReader(ClaimsStreamReader):
 
 
 def reach(own: Mapping[str, str], point: str, number: int) -> None:
-    """Have the accident of the options `own` happen, if it is for this point and batch."""
+    """Cause the accident of the options `own`, if it is for this point and batch."""
     where, _, rest = own["accident"].partition(":")
     when, _, what = rest.partition(":")
     if (where, when) == (point, str(number)):
@@ -89,7 +89,7 @@ def reach(own: Mapping[str, str], point: str, number: int) -> None:
 
 
 def kill_driver(own: Mapping[str, str]) -> None:
-    """End the driver of which this is a worker, with everything below it, as a machine that loses its power would."""
+    """Kill the driver of this worker, with all its child processes, as a power failure would."""
     ancestors = psutil.Process().parents()
     java = next(index for index, process in enumerate(ancestors) if "java" in process.name())
     for process in (ancestors[java], ancestors[java + 1]):
@@ -116,11 +116,11 @@ ACCIDENTS: dict[str, Callable[[Mapping[str, str]], None]] = {
     "fail": _fail,
 }
 
-# The sink with accidents that happen at a chosen moment: what tests run instead of `format("veilmq")`.
+# The sink with an accident at a chosen point, for tests instead of `format("veilmq")`.
 #
-# Option `accident` is `POINT:NUMBER:WHAT` with the number of a batch. The point is `staged` (a task has staged all
-# that it has, and no client has the reply) or `published` (the batch is in the queue, and Spark does not know). What
-# happens is as for `provoked`.
+# Option `accident` is `POINT:NUMBER:WHAT` with the number of a batch. The point is `staged` (a task has staged all its
+# rows, without a reply to Spark) or `published` (the batch is in the queue, Spark does not know it yet). WHAT is as for
+# `provoked`.
 
 
 STAGED = "staged"
@@ -141,7 +141,7 @@ class ProvokedSink(VeilmqDataSource):
 
 
 class ProvokedWriter(QueueStreamWriter):
-    """The real writer, and the accident."""
+    """The real writer with the accident."""
 
     def __init__(self, options: SinkOptions, own: Mapping[str, str]) -> None:
         """`own` are the options of the accident."""
@@ -149,7 +149,7 @@ class ProvokedWriter(QueueStreamWriter):
         self._own = own
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Stage, and then perhaps die."""
+        """Stage, and then perhaps fail."""
         written = super().write(iterator)
         context = TaskContext.get()
         assert context is not None
@@ -158,6 +158,6 @@ class ProvokedWriter(QueueStreamWriter):
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish, and then perhaps die."""
+        """Publish, and then perhaps fail."""
         super().commit(messages, batchId)
         reach(self._own, PUBLISHED, batchId)

@@ -13,11 +13,11 @@ WORKERS = Path(__file__).with_name("workers")
 CONFIGURATION = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short lives: little to optimise
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # for short processes
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.python.unix.domain.socket.enabled": "true",  # as docs/spark.md advises
-    "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than the few rows of a test
+    "spark.sql.codegen.wholeStage": "false",  # compiling would take longer than a test's few rows
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
@@ -27,9 +27,9 @@ CONFIGURATION = {
 
 @contextmanager
 def session(folder: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
-    """Run Spark inside the context; what it writes for itself goes to `folder`."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python; left to itself Spark takes any python3
-    paths = (ROOT, ROOT / "src", WORKERS)  # where the workers find what is tested, and what speeds up their start
+    """Run Spark inside the context, with `folder` for its own files."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the workers' Python; Spark's default is any python3
+    paths = (ROOT, ROOT / "src", WORKERS)  # for the workers: the tested code, and sitecustomize
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     builder = SparkSession.builder.master(master).appName("veilmq tests")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}

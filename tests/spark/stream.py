@@ -1,4 +1,4 @@
-"""Streaming queries: from a queue into a folder, in which a batch is kept once, and from a queue to a queue.
+"""Streaming queries: from a queue into a folder that stores each batch once, and from a queue to a queue.
 
 `python -m tests.spark.stream KIND PLAN` runs one as a program of its own, to be killed; KIND is the name of its class,
 PLAN its fields as JSON.
@@ -29,7 +29,7 @@ PATIENCE_S = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A query that has its checkpoint in `folder`."""
+    """A query with its checkpoint in `folder`."""
 
     endpoint: str
     folder: str
@@ -41,7 +41,7 @@ class Plan:
         raise NotImplementedError
 
     def run(self, spark: SparkSession) -> StreamingQuery:
-        """Run it to its end; raises what it fails with."""
+        """Run the query to its end; raises its error."""
         query = self.start(spark)
         try:
             assert query.awaitTermination(PATIENCE_S), "the query does not end"
@@ -59,10 +59,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream(Plan):
-    """A query from `queue` into `folder`.
-
-    After batch `kill_after` is kept the driver kills itself, after `fail_after` the query fails.
-    """
+    """A query from `queue` into `folder`; kills its driver after batch `kill_after`, fails after `fail_after`."""
 
     queue: str
     available_now: bool = True
@@ -81,7 +78,7 @@ class Stream(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward(Plan):
-    """A query that ends when it has sent to `target` what was in `source` at its start."""
+    """A query from `source` to `target` that ends with the initial messages."""
 
     source: str
     target: str
@@ -97,7 +94,7 @@ class Forward(Plan):
 
 
 class KeptOnce:
-    """A sink that keeps each batch once: it is whole when it is there, and then passed over."""
+    """A sink that stores each batch once: a batch is complete when it is visible, and then skipped."""
 
     def __init__(self, out: Path, kill_after: int | None, fail_after: int | None) -> None:
         """Keep in `out`."""
@@ -119,7 +116,7 @@ class KeptOnce:
 
 
 def kept(folder: Path, column: str = "body", *, batch: int | None = None) -> list[str]:
-    """Return the values of `column` of everything that the stream of `folder` has kept, or of one batch."""
+    """Return the values of `column` that the stream of `folder` has stored, of all batches or of one."""
     files = sorted((folder / "out").glob(f"{'*' if batch is None else batch}/*.parquet"))
     return [value for file in files for value in pq.read_table(file, columns=[column])[column].to_pylist()]
 

@@ -1,4 +1,4 @@
-"""The sink on real Spark: what arrives, in which order, once; and the error when it cannot be."""
+"""The sink on real Spark: messages arrive once and in order; errors of writes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +33,7 @@ def write(frame: DataFrame, server: RunningServer, queue: str = OUT, **options: 
 
 
 def bodies(client: HttpQueueClient, queue: str = OUT) -> list[str]:
-    """Receive and delete all there is, and return the bodies in order."""
+    """Receive and delete all messages, and return their bodies in order."""
     return [message.body for message in drained(client, queue)]
 
 
@@ -46,7 +46,7 @@ def staged(server: RunningServer, queue: str = OUT) -> int:
 
 
 def test_all_columns_arrive(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
-    """And nothing is left staged; a delay counts from the publication."""
+    """No rows stay staged; a delay starts with the publication."""
     frame = spark.range(3).selectExpr(
         "concat('body ', id) AS body",
         "map('kind', 'a', 'n', string(id)) AS attributes",
@@ -66,14 +66,16 @@ def test_all_columns_arrive(spark: SparkSession, client: HttpQueueClient, server
     assert staged(server) == 0
 
 
-def test_the_order_is_that_of_the_rows(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
-    """In a FIFO queue, over partitions and requests, although a group is in several of them."""
+def test_messages_have_the_order_of_the_rows(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer
+) -> None:
+    """In a FIFO queue, across partitions and requests that share groups."""
     frame = spark.range(0, 100, 1, 4).selectExpr("string(id) AS body", "'g' AS `group`")
     write(frame, server, FIFO, batchSize="7")
     assert bodies(client, FIFO) == [str(number) for number in range(100)]
 
 
-def test_a_fifo_queue_stores_no_duplicate(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+def test_fifo_queue_stores_no_duplicate(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
     frame = spark.range(0, 10, 1, 2).selectExpr(
         "string(id) AS body", "string(id % 2) AS `group`", "string(id % 5) AS dedup_id"
     )
@@ -81,8 +83,8 @@ def test_a_fifo_queue_stores_no_duplicate(spark: SparkSession, client: HttpQueue
     assert sorted(bodies(client, FIFO)) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_name_is_written_once(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
-    """A job that is run again under its name sends nothing; without one, it is another write."""
+def test_named_write_is_sent_once(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    """A job that is repeated under its name sends nothing; without a name it is another write."""
     frame = spark.range(5).selectExpr("string(id) AS body")
     write(frame, server, writer="nightly-2024-05-01")
     write(frame, server, writer="nightly-2024-05-01")
@@ -93,7 +95,7 @@ def test_a_name_is_written_once(spark: SparkSession, client: HttpQueueClient, se
 
 
 @pytest.mark.parametrize("too_big_for", ["the queue", "any queue"])
-def test_a_row_that_is_too_long_is_named_and_nothing_sent(
+def test_long_row_is_reported_and_nothing_is_sent(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, too_big_for: str
 ) -> None:
     length, limit = (2_000, 1_024) if too_big_for == "the queue" else (9_000_000, 1_048_576)
@@ -107,19 +109,17 @@ def test_a_row_that_is_too_long_is_named_and_nothing_sent(
     assert client.show(OUT).visible == staged(server) == 0
 
 
-def test_a_row_that_cannot_be_sent_is_named(
-    spark: SparkSession, client: HttpQueueClient, server: RunningServer
-) -> None:
+def test_bad_row_is_reported(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
     frame = spark.range(0, 20, 1, 2).selectExpr("IF(id = 14, '', 'x') AS body")
     with pytest.raises(PythonException, match=r"Row 5 of partition 1 cannot be sent: .*no body"):
         write(frame, server)
     assert client.show(OUT).visible == 0
 
 
-def test_rows_that_cannot_be_sent_may_be_kept(
+def test_bad_rows_can_be_stored(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    """With the reason and where they were; the others are sent, in their order. Attributes count."""
+    """With the reason and their position; the other rows are sent in order. Attributes count for the size."""
     client.set(OUT, {"message_bytes_max": 1_024})
     frame = spark.range(0, 20, 1, 2).selectExpr(
         "IF(id IN (3, 4), repeat('x', 100000), string(id)) AS body",
@@ -137,8 +137,8 @@ def test_rows_that_cannot_be_sent_may_be_kept(
     assert bad[2].reason == "is too long: 2,006 bytes with its attributes, and the maximum is 1,024."
 
 
-def test_a_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
-    """Over all tasks: 20 messages at 10 a second, on a clock that is moved only when the first one is there."""
+def test_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
+    """Over all tasks: 20 messages at 10 per second, on a clock that advances only after the first one."""
     frame = spark.range(0, 20, 1, 2).selectExpr("string(id) AS body")
     began_ms = server.clock.now_ms()
     written = Event()
@@ -161,7 +161,7 @@ def test_a_rate_is_kept(spark: SparkSession, client: HttpQueueClient, server: Ru
     assert len(bodies(client)) == 20
 
 
-def test_what_is_wrong_is_told_before_anything_runs(spark: SparkSession, server: RunningServer) -> None:
+def test_errors_are_raised_before_the_job_runs(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body", "id")
     with pytest.raises(AnalysisException, match="The column id is not a column of messages"):
         write(frame, server)
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_told_before_anything_runs(spark: SparkSession, server:
 
 
 def lines(folder: Path) -> None:
-    """Write some files of lines, which a stream reads one a batch."""
+    """Write some files of lines, which a stream reads one per batch."""
     folder.mkdir()
     for number in range(FILES):
         (folder / f"{number}.txt").write_text("\n".join(f"{number}-{line:03}" for line in range(100)))
@@ -193,10 +193,10 @@ def run(spark: SparkSession, server: RunningServer, folder: Path, **options: str
         query.stop()
 
 
-def test_a_stream_publishes_each_batch_once_also_when_spark_forgets_it(
+def test_repeated_batch_of_a_stream_is_published_once(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    """Its last commit is taken out of the log, as if the driver had died before it: the batch runs again."""
+    """Its last commit is removed from the log, as if the driver had failed before it: the batch is repeated."""
     lines(tmp_path / "lines")
     run(spark, server, tmp_path)
     assert client.show(OUT).visible == len(EXPECTED)
@@ -207,10 +207,10 @@ def test_a_stream_publishes_each_batch_once_also_when_spark_forgets_it(
     assert staged(server) == 0
 
 
-def test_a_stream_may_write_to_several_queues_batch_by_batch(
+def test_stream_can_write_to_several_queues(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    """With `foreachBatch` and a name for each: a batch that runs again sends to neither a second time."""
+    """With `foreachBatch` and a name for each: a repeated batch sends nothing to either."""
     lines(tmp_path / "lines")
 
     def forward(batch: DataFrame, number: int) -> None:

@@ -1,4 +1,4 @@
-"""`format("veilmq")` on real Spark and a real server: streams, snapshots, and what is refused."""
+"""`format("veilmq")` on real Spark and a real server: streams, snapshots and errors."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def table(spark: SparkSession, server: RunningServer, **options: str) -> DataFra
     return spark.read.format("veilmq").options(endpoint=server.endpoint, queue=QUEUE, **options).load()
 
 
-def test_a_stream_ends_with_what_was_there_and_leaves_what_comes_later(
+def test_available_now_reads_the_messages_of_its_start(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     sent = send(client, QUEUE, 60)
@@ -68,7 +68,7 @@ def test_a_stream_ends_with_what_was_there_and_leaves_what_comes_later(
     assert len(sent) == 60
 
 
-def test_a_message_has_all_its_columns(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+def test_message_has_all_columns(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
     attributes = {"kind": Attribute(type="String", text="a"), "weight": Attribute(type="Number", text="1.5")}
     sent = client.send(QUEUE, "body", attributes=attributes, group="g")
     server.advance(1_000)
@@ -82,7 +82,7 @@ def test_a_message_has_all_its_columns(spark: SparkSession, server: RunningServe
 def test_groups_keep_their_order(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """Over batches, too: within one a group is in one partition, and the next begins when it is finished."""
+    """Across batches, too: within a batch a group is in one partition, and the next batch starts after it."""
     client.create_queue("lines.fifo", {"fifo": True})
     for number in range(90):
         client.send("lines.fifo", f"{number:03}", group=f"g{number % 7}", dedup_id=str(number))
@@ -97,10 +97,10 @@ def test_groups_keep_their_order(
     assert [bodies == sorted(bodies) for bodies in seen.values()] == [True] * 7
 
 
-def test_a_few_long_groups_are_read_to_their_end(
+def test_long_groups_are_read_completely(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """A claim has a part of each, the next one waits until that is deleted; as many are read as there were."""
+    """A claim has a part of each group, and the next one waits until these are deleted; all initial ones are read."""
     client.create_queue("lines.fifo", {"fifo": True, "content_deduplication": True})
 
     def send_lines(begin: int, end: int) -> None:
@@ -127,7 +127,7 @@ def test_a_few_long_groups_are_read_to_their_end(
     assert left(client, "lines.fifo") == (20, 0)
 
 
-def test_a_snapshot_is_the_same_for_every_job_and_consumes_nothing(
+def test_snapshot_is_equal_for_all_jobs_and_consumes_nothing(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient
 ) -> None:
     sent = send(client, QUEUE, 50)
@@ -141,9 +141,7 @@ def test_a_snapshot_is_the_same_for_every_job_and_consumes_nothing(
     assert left(client, QUEUE) == (60, 0)
 
 
-def test_a_snapshot_is_acknowledged_by_its_name(
-    spark: SparkSession, server: RunningServer, client: HttpQueueClient
-) -> None:
+def test_snapshot_is_acknowledged_by_name(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
     where = {"endpoint": server.endpoint, "queue": QUEUE}
     send(client, QUEUE, 30)
     assert table(spark, server, snapshot="today").count() == 30
@@ -157,7 +155,7 @@ def test_a_snapshot_is_acknowledged_by_its_name(
     assert left(client, QUEUE) == (5, 0)
 
 
-def test_a_snapshot_that_went_back_cannot_be_acknowledged(
+def test_returned_snapshot_cannot_be_acknowledged(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient
 ) -> None:
     where = {"endpoint": server.endpoint, "queue": QUEUE}
@@ -169,7 +167,7 @@ def test_a_snapshot_that_went_back_cannot_be_acknowledged(
     assert left(client, QUEUE) == (30, 0)
 
 
-def test_a_snapshot_is_given_back_at_once(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+def test_released_snapshot_returns_at_once(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
     where = {"endpoint": server.endpoint, "queue": QUEUE}
     send(client, QUEUE, 30)
     assert table(spark, server, snapshot="peek").count() == 30
@@ -179,7 +177,7 @@ def test_a_snapshot_is_given_back_at_once(spark: SparkSession, server: RunningSe
     assert snapshots.release("peek", **where) == 0
 
 
-def test_a_checkpoint_that_was_put_back_is_told(
+def test_restored_checkpoint_is_reported(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     sent = send(client, QUEUE, 60)
@@ -192,7 +190,7 @@ def test_a_checkpoint_that_was_put_back_is_told(
     with pytest.raises(StreamingQueryException, match="onAckedReplay=empty"):
         stream_of(server, tmp_path).run(spark)
     assert left(client, QUEUE) == (10, 0)
-    shutil.rmtree(tmp_path / "stream" / "out" / "1")  # so that the sink takes batch 1 anew
+    shutil.rmtree(tmp_path / "stream" / "out" / "1")  # so that the sink accepts batch 1 again
     stream_of(server, tmp_path, {"onAckedReplay": "empty"}).run(spark)
     assert sorted(kept(tmp_path / "stream")) == sorted({*sent, *last} - later)
 
@@ -203,10 +201,10 @@ def test_a_checkpoint_that_was_put_back_is_told(
 @pytest.mark.parametrize(
     "count", [pytest.param(80, id="all-of-it", marks=EVERYTHING), pytest.param(100, id="part-of-it")]
 )
-def test_a_claim_that_spark_was_never_told_of(
+def test_claim_that_spark_has_not_logged(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, away_ms: int, count: int
 ) -> None:
-    """It is taken again, also by a query that ends with what is visible, or is back in the queue; nothing is lost."""
+    """It is used again, also by a query with availableNow, or its messages are back in the queue; none is lost."""
     sent = send(client, QUEUE, count)
     accident = {"accident": "claimed:2:fail", "once": str(tmp_path / "once")}
     with pytest.raises(StreamingQueryException, match="Provoked"):
@@ -222,10 +220,10 @@ def test_a_claim_that_spark_was_never_told_of(
 
 
 @EVERYTHING
-def test_a_stream_goes_on_after_a_long_rest(
+def test_stream_continues_after_a_long_pause(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """After a week by itself; after many, when the queue has forgotten it, with another source, if one says so."""
+    """After a week as usual; after many weeks, when the queue has deleted its source, with another one, if allowed."""
     send(client, QUEUE, 50)
     stream_of(server, tmp_path).run(spark)
     server.advance(7 * 24 * HOUR_MS)
@@ -244,7 +242,7 @@ def test_a_stream_goes_on_after_a_long_rest(
     assert left(client, QUEUE) == (0, 0)
 
 
-def test_one_consumer_has_one_stream_unless_it_is_taken_over(
+def test_consumer_has_one_stream_unless_taken_over(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     sent = send(client, QUEUE, 40)
@@ -257,7 +255,7 @@ def test_one_consumer_has_one_stream_unless_it_is_taken_over(
     assert sorted(kept(tmp_path / "b" / "stream")) == sent
 
 
-def test_claims_show_the_stream_as_alive_while_it_runs(
+def test_running_stream_is_shown_as_alive(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     send(client, QUEUE, 40)
@@ -277,14 +275,14 @@ def test_claims_show_the_stream_as_alive_while_it_runs(
         assert [view.acknowledged for view in claims.sources()] == [1]
 
 
-def test_an_empty_queue_is_an_empty_table(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+def test_empty_queue_is_an_empty_table(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
     assert table(spark, server).collect() == []
 
 
-def test_a_table_in_sql_is_a_queue(
+def test_queue_as_a_table_in_sql(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """By options or properties, by SQL or the catalog, read as a table, a view or a stream, without what is its own."""
+    """With options or properties, by SQL or the catalog, as a table, a view or a stream."""
     sent = send(client, QUEUE, 5)
     at = f"ENDPOINT '{server.endpoint}', Queue '{QUEUE}'"
     created = [
@@ -339,7 +337,7 @@ def test_plans_show_no_secret(spark: SparkSession, server: RunningServer, client
         pytest.param({"endpoint": "http://127.0.0.1:1", "patience": "0"}, "connection refused", id="nobody-there"),
     ],
 )
-def test_a_batch_read_that_cannot_be_is_told(
+def test_impossible_batch_read_is_reported(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, options: dict[str, str], says: str
 ) -> None:
     reader = spark.read.format("veilmq").options(**{"endpoint": server.endpoint, "queue": QUEUE, **options})
@@ -348,12 +346,12 @@ def test_a_batch_read_that_cannot_be_is_told(
 
 
 @EVERYTHING
-def test_the_example_keeps_a_queue_in_a_folder(
+def test_example_stores_a_queue_in_a_folder(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     sent = send(client, QUEUE, 70)
     example = [sys.executable, "examples/queue_to_parquet.py", "--once", "--queue", QUEUE]
-    for _ in range(2):  # the second time there is nothing to do
+    for _ in range(2):  # the second run has nothing to do
         where = ["--endpoint", server.endpoint, "--folder", str(tmp_path)]
         done = subprocess.run([*example, *where], cwd=ROOT, timeout=120, check=True, capture_output=True, text=True)
         assert not re.search("BrokenPipe|reset by peer", done.stderr), done.stderr
@@ -361,13 +359,13 @@ def test_the_example_keeps_a_queue_in_a_folder(
     assert left(client, QUEUE) == (0, 0)
 
 
-# What a refused stream ends with: the server's sentence, and what to do.
+# Errors of a stream: the server's text and the remedy.
 
 
 OF_SQS = {"AccessDenied", "QueueDoesNotExist"}
 
 
-def test_a_queue_that_does_not_exist_is_told_with_what_to_do() -> None:
+def test_missing_queue_is_reported_with_the_remedy() -> None:
     with RunningServer() as server:
         for queue in ("none", f"{server.endpoint}/000000000000/none"):
             with (
@@ -378,31 +376,31 @@ def test_a_queue_that_does_not_exist_is_told_with_what_to_do() -> None:
                 claims.open("s")
 
 
-def test_other_errors_pass_as_they_are() -> None:
+def test_other_errors_are_not_changed() -> None:
     with pytest.raises(ClientError, match="a defect"), with_remedies():
         raise ClientError("InternalError", "a defect", 500)
 
 
-def test_advice_is_for_errors_that_there_are() -> None:
+def test_remedies_are_for_existing_errors() -> None:
     assert {code for code in REMEDIES if not hasattr(errors, code)} == OF_SQS
 
 
-# The frame that the tests on Spark stand on.
+# The session of tests on Spark.
 
 
-def test_a_session_runs_python_on_its_workers(spark: SparkSession) -> None:
-    """A job that needs the JVM, its workers and Python in them answers."""
+def test_session_runs_python_on_its_workers(spark: SparkSession) -> None:
+    """A job needs the JVM, its workers and their Python."""
     assert spark.range(4).rdd.map(lambda row: row.id * 2).collect() == [0, 2, 4, 6]
     assert spark.version >= "4.2"
 
 
-def test_its_workers_are_reached_over_unix_sockets(spark: SparkSession) -> None:
-    """The setting that docs/spark.md advises is one that Spark knows."""
+def test_workers_use_unix_sockets(spark: SparkSession) -> None:
+    """Spark knows the setting that docs/spark.md advises."""
     (said,) = spark.range(1).rdd.map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
     assert said.lower() == "true"
 
 
-def test_its_workers_take_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
-    """Not from `pyspark.zip`, which they would compile."""
+def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """Not `pyspark.zip`, which they would compile."""
     (place,) = spark.range(1).rdd.map(lambda _: sys.modules["pyspark"].__file__).collect()
     assert place == pyspark.__file__

@@ -1,4 +1,4 @@
-"""The exporter and its targets: what is in the files is what happened, once, whatever it is stopped by."""
+"""The exporter and its targets: the files contain each event once, wherever the exporter is stopped."""
 
 import asyncio
 import json
@@ -41,11 +41,11 @@ HOUR_MS = 3_600_000
 
 
 class Stopped(BaseException):
-    """The process has ended here, as far as the exporter can tell."""
+    """The process ends here."""
 
 
 class StoppingTarget(Target):
-    """A folder whose writer is stopped, or fails, in a step."""
+    """A folder whose writer stops or fails at a step."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(fs.LocalFileSystem(), str(folder), local=True)
@@ -98,7 +98,7 @@ class Stage:
         return ask
 
     def cycle(self, messages: int, *, advance_ms: int = 10) -> None:
-        """Send, receive and delete so many, each in a batch of its own; every third one late."""
+        """Send, receive and delete so many messages, each in its own batch; every third one late."""
         for n in range(messages):
             self.host.send(str(n))
             receipt = self.host.receive_one(timeout_s=1).receipt
@@ -114,12 +114,12 @@ class Stage:
         return counts
 
     def files(self) -> dict[str, bytes]:
-        """Return all files that a reader of the table sees, by their paths."""
+        """Return the contents of all visible files by path."""
         root = Path(self.target.root)
         return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*.parquet"))}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the table as a reader finds them, in the order of events."""
+        """Return the rows of the table, in the order of events."""
         root = f"{self.target.root}/{DATA_SET}"
         table = dataset.dataset(root, format="parquet", partitioning="hive", schema=None).to_table()
         return table.sort_by("event").to_pylist()  # type: ignore[no-any-return]
@@ -132,7 +132,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(host, tmp_path / "events")
 
 
-def test_the_rows_are_the_events(stage: Stage) -> None:
+def test_rows_are_the_events(stage: Stage) -> None:
     stage.cycle(7)
     events = events_of(stage.host)
     assert stage.flush() == EventCounts(recorded=10, exported=10, dropped=0)
@@ -151,12 +151,12 @@ def test_the_rows_are_the_events(stage: Stage) -> None:
     assert parquet.read_schema(Path(stage.target.root) / path).equals(SCHEMA)
 
 
-def test_nothing_happened_makes_no_file(stage: Stage) -> None:
+def test_no_events_make_no_file(stage: Stage) -> None:
     assert stage.flush() == EventCounts(recorded=0, exported=0, dropped=0)
     assert stage.files() == {}
 
 
-def test_a_file_for_each_hour_of_ends(stage: Stage) -> None:
+def test_one_file_for_each_hour(stage: Stage) -> None:
     stage.host.send("a", "b")
     stage.host.receive(timeout_s=1)
     stage.host.advance(2 * HOUR_MS)
@@ -168,7 +168,7 @@ def test_a_file_for_each_hour_of_ends(stage: Stage) -> None:
     assert [row["hour"] for row in stage.rows()] == [22, 0, 0]
 
 
-def test_a_backlog_becomes_several_ranges(stage: Stage) -> None:
+def test_backlog_is_exported_in_several_ranges(stage: Stage) -> None:
     stage.cycle(9)
     stage.flush(events_per_range=5)
     ranges = [path.rpartition("/")[2].partition("-")[2] for path in stage.files()]
@@ -181,13 +181,13 @@ def test_a_backlog_becomes_several_ranges(stage: Stage) -> None:
 
 
 def entries(stage: Stage) -> dict[str, Any]:
-    """Return the entries of ranges, by their names, as a reader without veilmq would."""
+    """Return the entries of ranges by name, as a reader without veilmq does."""
     root = Path(stage.target.root) / DATA_SET / "_ranges"
     return {path.name: json.loads(path.read_bytes()) for path in sorted(root.rglob("*.json"))}
 
 
-def test_an_entry_for_each_range_leads_to_the_next(stage: Stage) -> None:
-    """It names the files of its range in all their hours, comes after them, and is the same when written again."""
+def test_entry_of_a_range_leads_to_the_next(stage: Stage) -> None:
+    """It is written after the files that it lists, and is the same when written again."""
     stage.cycle(2)
     stage.host.advance(2 * HOUR_MS)
     stage.cycle(4)
@@ -222,7 +222,7 @@ STEPS = ["write", "rename", PlanExport, ForgetEvents]
 @pytest.mark.parametrize("hour", ["one hour", "two hours"])
 @pytest.mark.parametrize("restart", ["reopen", "crash"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: getattr(step, "__name__", step))
-def test_stopped_before_a_step_the_next_start_makes_the_same_files(
+def test_export_stopped_at_a_step_is_repeated_with_the_same_files(
     stage: Stage, step: str | type[Command], restart: str, hour: str
 ) -> None:
     stage.cycle(5)
@@ -240,7 +240,7 @@ def test_stopped_before_a_step_the_next_start_makes_the_same_files(
     before = stage.files()
     stage.target.stop_before = stage.stop_before_command = None
     getattr(stage.host, restart)()
-    stage.cycle(4)  # what happens meanwhile is of the next range
+    stage.cycle(4)  # later events belong to the next range
     stage.flush()
     after = stage.files()
     assert before == {path: after[path] for path in before}
@@ -250,7 +250,7 @@ def test_stopped_before_a_step_the_next_start_makes_the_same_files(
         assert all(f"-{expected:012d}.parquet" in path for path in first_range)
 
 
-def test_stopped_in_the_second_of_two_hours(stage: Stage) -> None:
+def test_export_stopped_between_two_hours(stage: Stage) -> None:
     stage.cycle(2)
     stage.host.advance(HOUR_MS)
     stage.cycle(2)
@@ -270,7 +270,7 @@ def test_stopped_in_the_second_of_two_hours(stage: Stage) -> None:
     assert [row["event"] for row in stage.rows()] == list(range(1, 7))
 
 
-def test_what_was_exported_and_not_all_removed_is_removed_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_deleted_range_is_deleted_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 1)
     stage.cycle(3)
     first, last = plan(stage.host)
@@ -280,7 +280,7 @@ def test_what_was_exported_and_not_all_removed_is_removed_later(stage: Stage, mo
     assert len(stage.files()) == 1
 
 
-def test_the_same_range_gives_the_same_bytes(stage: Stage) -> None:
+def test_repeated_range_has_the_same_bytes(stage: Stage) -> None:
     stage.cycle(5)
     stage.stop_before_command = ForgetEvents
     written = []
@@ -291,7 +291,7 @@ def test_the_same_range_gives_the_same_bytes(stage: Stage) -> None:
     assert written[0] == written[1]
 
 
-def test_while_the_target_fails_events_wait(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_wait_while_the_target_fails(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.cycle(2)
     stage.target.stop_before, stage.target.error = "write", OSError("no such bucket")
     exporter = stage.exporter()
@@ -306,8 +306,8 @@ def test_while_the_target_fails_events_wait(stage: Stage, caplog: pytest.LogCapt
     assert "again" in caplog.messages[-1]
 
 
-def test_a_store_that_fails_is_told_of(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """As a target is: otherwise nothing would be exported, and nobody know."""
+def test_failing_store_is_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """As a failing target."""
     stage.cycle(1)
 
     async def ask(command: Command) -> Any:
@@ -323,16 +323,16 @@ def test_a_store_that_fails_is_told_of(stage: Stage, caplog: pytest.LogCaptureFi
     assert str(StoreFull()) in caplog.messages[-1]
 
 
-# When it exports.
+# The times of exports.
 
 
 def until(stage: Stage, done: Callable[[], bool], *, step_ms: int = 0) -> None:
-    """Let the loop turn until `done`, at the same instant or by `step_ms` a turn: files are written in a thread."""
+    """Run the loop until `done`, at the same instant or with `step_ms` per iteration: files are written in a thread."""
     while not done():
         stage.host.advance(step_ms)
 
 
-def test_it_tries_again_after_a_failure(stage: Stage) -> None:
+def test_export_is_retried_after_a_failure(stage: Stage) -> None:
     stage.target.stop_before, stage.target.error = "write", OSError("on purpose")
     exporter = stage.exporter()
     stage.host.in_loop(exporter.start)
@@ -346,7 +346,7 @@ def test_it_tries_again_after_a_failure(stage: Stage) -> None:
     stage.host.run(exporter.close())
 
 
-def test_its_end_exports_what_is_left(stage: Stage) -> None:
+def test_close_exports_the_remaining_events(stage: Stage) -> None:
     exporter = stage.exporter()
     stage.host.in_loop(exporter.start)
     stage.cycle(1)
@@ -355,7 +355,7 @@ def test_its_end_exports_what_is_left(stage: Stage) -> None:
     assert len(stage.files()) == 1
 
 
-def test_its_end_leaves_what_cannot_be_exported(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_close_leaves_events_that_cannot_be_exported(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.target.stop_before, stage.target.error = "rename", OSError("on purpose")
     exporter = stage.exporter()
     stage.cycle(1)
@@ -364,8 +364,8 @@ def test_its_end_leaves_what_cannot_be_exported(stage: Stage, caplog: pytest.Log
     assert "left for the next start" in caplog.messages[-1]
 
 
-def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """Not even the process does: asyncio joins its own threads, but not a daemon."""
+def test_close_does_not_wait_for_a_hanging_target(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does the process: asyncio joins its own threads, but not a daemon thread."""
     began, gone = threading.Event(), threading.Event()
     daemons: list[bool] = []
 
@@ -378,20 +378,20 @@ def test_its_end_does_not_wait_for_a_target_that_hangs(stage: Stage, caplog: pyt
     exporter = stage.exporter()
     stage.cycle(1)
 
-    async def close_in_a_hurry() -> None:
+    async def close_and_cut() -> None:
         closing = asyncio.ensure_future(exporter.close())
         await asyncio.to_thread(began.wait, 30)
         exporter.cut()
         await closing
 
-    stage.host.run(close_in_a_hurry())
+    stage.host.run(close_and_cut())
     gone.set()
     assert daemons == [True]
     assert "there was no time" in caplog.messages[-1]
     assert stage.counts.waiting == 2
 
 
-def test_a_url_of_pyarrow(stage: Stage) -> None:
+def test_url_of_pyarrow(stage: Stage) -> None:
     stage.cycle(1)
     stage.target = open_target("mock:///bucket/events")  # type: ignore[assignment]
     stage.flush()
@@ -404,7 +404,7 @@ PERIOD_S = 60
 
 
 class CountingStore:
-    """Has ranges of two events; `log` has the names of the commands that it was given."""
+    """A store with ranges of two events; `log` has the names of its commands."""
 
     def __init__(self, *, ranges: int = 0, came: int = 0, slices: int = 1) -> None:
         self.recorded = 2 * ranges
@@ -450,33 +450,33 @@ def exporting(store: CountingStore, folder: Path) -> tuple[Exporter, VirtualCloc
 
 
 async def check_once(exporter: Exporter, clock: VirtualClock) -> None:
-    """Let five seconds pass, and the exporter do what it does then."""
+    """Let five seconds pass, and run what the exporter does then."""
     clock.advance(5_000)
     if exporter._checking is not None:
         await exporter._checking
 
 
-async def test_a_flush_ends_though_events_go_on_to_come(tmp_path: Path) -> None:
+async def test_flush_ends_while_new_events_arrive(tmp_path: Path) -> None:
     store = CountingStore(ranges=2, came=2)
     await exporting(store, tmp_path)[0].flush()
     assert store.exported == 4
 
 
-async def test_two_flushes_do_not_export_the_same(tmp_path: Path) -> None:
+async def test_concurrent_flushes_export_once(tmp_path: Path) -> None:
     store = CountingStore(ranges=1)
     exporter, _ = exporting(store, tmp_path)
     await asyncio.gather(exporter.flush(), exporter.flush())
     assert (store.exported, store.log.count("ReadEvents")) == (2, 1)
 
 
-async def test_a_range_is_forgotten_whole_before_the_next(tmp_path: Path) -> None:
+async def test_range_is_deleted_before_the_next_is_planned(tmp_path: Path) -> None:
     store = CountingStore(ranges=1, slices=3)
     await exporting(store, tmp_path)[0].flush()
     assert (store.exported, store.log.count("ForgetEvents")) == (2, 3)
 
 
-async def test_a_period_begins_with_each_export(tmp_path: Path) -> None:
-    """In between it counts what waits, and no more than that."""
+async def test_period_starts_with_each_export(tmp_path: Path) -> None:
+    """In between, it only counts the waiting events."""
     store = CountingStore()
     exporter, clock = exporting(store, tmp_path)
     planned_at_s: list[int] = []
@@ -490,7 +490,7 @@ async def test_a_period_begins_with_each_export(tmp_path: Path) -> None:
     assert planned_at_s == [PERIOD_S, 2 * PERIOD_S]
 
 
-async def test_a_whole_range_is_exported_at_once_and_less_is_not(tmp_path: Path) -> None:
+async def test_full_range_is_exported_at_once(tmp_path: Path) -> None:
     store = CountingStore()
     exporter, clock = exporting(store, tmp_path)
     exporter.start()
@@ -511,7 +511,7 @@ FILE = encode_parquet(ROWS)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_folder_is_made_and_a_file_appears_whole(tmp_path: Path, scheme: str) -> None:
+def test_folder_is_created_and_files_are_atomic(tmp_path: Path, scheme: str) -> None:
     folder = tmp_path / "a" / "b"
     target = open_target(f"{scheme}{folder}")
     assert folder.is_dir()
@@ -521,8 +521,8 @@ def test_a_folder_is_made_and_a_file_appears_whole(tmp_path: Path, scheme: str) 
     assert file == folder / "date=1" / "hour=2" / "x.parquet"
 
 
-def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file before it has its name, then its folder and those above it, which may be new, up to the root's."""
+def test_put_syncs_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file before its rename, then its folder and those above, which may be new, up to the parent of the root."""
     synced: list[str] = []
 
     def note(descriptor: int) -> None:
@@ -537,8 +537,8 @@ def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert folders == [hour, "/events/date=1", "/events", ""]
 
 
-def test_what_a_writer_that_was_killed_left_goes_with_the_file(tmp_path: Path) -> None:
-    """Two may write the same file at one time, each under a name of its own."""
+def test_put_deletes_temporary_files_of_killed_writers(tmp_path: Path) -> None:
+    """Two processes may write the same file at one time, under different names."""
     hour = tmp_path / "date=1" / "hour=2"
     hour.mkdir(parents=True)
     for name in ("_x.parquet.0badcafe.tmp", "_y.parquet.0badcafe.tmp"):
@@ -547,18 +547,18 @@ def test_what_a_writer_that_was_killed_left_goes_with_the_file(tmp_path: Path) -
     assert sorted(path.name for path in hour.iterdir()) == ["_y.parquet.0badcafe.tmp", "x.parquet"]
 
 
-def test_a_relative_folder_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folder_is_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert open_target("events").root == str(tmp_path / "events")
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EventsError, match=r"cannot be made: .*\."):
         open_target(str(tmp_path / "file" / "events"))
 
 
-def test_a_url_of_fsspec() -> None:
+def test_url_of_fsspec() -> None:
     target = open_target("memory://bucket/events")
     target.put("date=1/hour=2", "x.parquet", FILE)
     memory = fsspec.filesystem("memory")
@@ -568,8 +568,8 @@ def test_a_url_of_fsspec() -> None:
         assert parquet.read_table(file).num_rows == 1
 
 
-def test_a_file_is_replaced_where_moving_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export that is begun again finds files of the one before, and would fail for ever."""
+def test_file_is_replaced_if_a_rename_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated export finds files of the earlier one, and would always fail."""
     moves: Callable[..., None] = MemoryFileSystem.mv
 
     def move(memory: Any, path1: str, path2: str, **options: Any) -> None:
@@ -586,12 +586,12 @@ def test_a_file_is_replaced_where_moving_does_not(monkeypatch: pytest.MonkeyPatc
         target.put("hour=2", "closed.parquet", FILE)
 
 
-def test_a_url_that_nobody_knows() -> None:
+def test_unknown_url() -> None:
     with pytest.raises(EventsError, match=r"elsewhere://bucket/events .* cannot be used"):
         open_target("elsewhere://bucket/events")
 
 
-def test_a_url_that_pyarrow_does_not_know_needs_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_unknown_to_pyarrow_requires_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(EventsError, match="pip install fsspec"):
         open_target("elsewhere://bucket/events")
@@ -604,8 +604,8 @@ def test_a_url_that_pyarrow_does_not_know_needs_fsspec(monkeypatch: pytest.Monke
     ("ftp://user:geheim@127.0.0.1:1/events", "ftp://127.0.0.1:1/events"),
 ])  # fmt: skip
 @pytest.mark.parametrize("module", ["fsspec.core", "s3fs"])
-def test_secrets_of_a_url_are_not_shown(url: str, shown: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence ends in logs, and so does what Python says that it came from; whatever fails says so in words."""
+def test_secrets_of_a_url_are_hidden(url: str, shown: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the error nor its cause shows them; both are logged."""
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(EventsError) as caught:
         open_target(url)

@@ -1,4 +1,4 @@
-"""How long receipts were held, read back from the files that the export writes: the newest, with a bound."""
+"""Processing times, read back from the newest exported files, within limits."""
 
 from pathlib import Path
 
@@ -43,14 +43,14 @@ def write(root: Path, first: int, *events: ReceiptClosed) -> None:
         target.put(folder, name, encode_parquet(rows))
 
 
-def test_bins_are_two_a_doubling() -> None:
+def test_two_bins_per_doubling() -> None:
     assert [bin_of(ms) for ms in (0, 1, 2, 4, 1_000, 1_024)] == [0, 0, 2, 4, 19, 20]
     for held_ms in (1, 3, 999, 30_000, 43_200_000):
         assert bin_begin_ms(bin_of(held_ms)) <= held_ms < bin_begin_ms(bin_of(held_ms) + 1)
 
 
-def test_receipts_are_counted_by_how_they_ended(tmp_path: Path) -> None:
-    """Those of other queues are not, and an expiry that a late deletion followed says no more than that one."""
+def test_receipts_are_counted_by_outcome(tmp_path: Path) -> None:
+    """Without other queues, and without an expiry that a late delete corrects."""
     write(
         tmp_path,
         1,
@@ -77,7 +77,7 @@ def test_only_the_newest_files_are_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1}, True)
 
 
-def test_nothing_and_what_is_no_file_of_ours_are_nothing(tmp_path: Path) -> None:
+def test_missing_and_foreign_files_have_no_receipts(tmp_path: Path) -> None:
     assert read_processing_times(tmp_path / "none", "a/q") == ProcessingTimes()
     write(tmp_path, 1, closed(1, Outcome.DELETED, 1))
     (path,) = tmp_path.rglob("*.parquet")
@@ -85,8 +85,7 @@ def test_nothing_and_what_is_no_file_of_ours_are_nothing(tmp_path: Path) -> None
     assert read_processing_times(tmp_path, "a/q").receipts == 1
 
 
-def test_a_file_that_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
-    """Whoever tidies up the export does not ask this page."""
+def test_file_deleted_during_the_read_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1, closed(1, Outcome.DELETED, 1_000))
     (there,) = tmp_path.rglob("*.parquet")
     there.with_name("gone.parquet").symlink_to("nowhere")

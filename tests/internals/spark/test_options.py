@@ -1,4 +1,4 @@
-"""Options: one table is read, checked and documented."""
+"""Options: they are parsed, checked and documented from one table."""
 
 import re
 
@@ -17,8 +17,8 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_server_is_found_as_the_other_clients_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each variable beats those that were set before."""
+def test_endpoint_comes_from_the_same_variables_as_for_other_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each variable takes precedence over those before it."""
     for number, name in enumerate(reversed(ENDPOINT_VARIABLES)):
         monkeypatch.setenv(name, f"http://127.0.0.1:{number}")
         assert SourceOptions.of({"queue": "orders"}).connection.endpoint == f"http://127.0.0.1:{number}"
@@ -26,14 +26,14 @@ def test_the_server_is_found_as_the_other_clients_find_it(monkeypatch: pytest.Mo
     assert given.connection.endpoint == "http://here"
 
 
-def test_a_queue_is_enough() -> None:
+def test_only_the_queue_is_required() -> None:
     options = SourceOptions.of({"queue": "orders"})
     assert (options.connection.queue, options.connection.endpoint) == ("orders", "http://127.0.0.1:9324")
     assert (options.mode, options.lease_s, options.hold_s, options.wait_s) == ("claims", 60, None, 20)
     assert options.connection.key is None
 
 
-def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
+def test_names_are_case_insensitive() -> None:
     options = SourceOptions.of(
         {
             "PATH": "orders",
@@ -68,12 +68,12 @@ def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
     pytest.param({"queue": "a", "snapshot": "x" * 129}, "must be 1 to 128 letters", id="long-name"),
     pytest.param({"queue": "a", "snapshot": "é"}, "must be 1 to 128 letters", id="letter"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named(given: dict[str, str], says: str) -> None:
+def test_error_names_the_option(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionWrong, match=re.escape(says)):
         SourceOptions.of(given)
 
 
-def test_a_key_is_taken_from_the_options_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_in_the_options_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
@@ -88,8 +88,8 @@ def test_a_key_is_taken_from_the_options_first(monkeypatch: pytest.MonkeyPatch) 
     assert (moved.id, moved.region) == ("AKENV", "us-west-2")
 
 
-def test_secrets_are_shown_nowhere() -> None:
-    """Not by us, and not by Spark, which goes by the names of the options."""
+def test_secrets_are_hidden() -> None:
+    """In our texts, and by Spark, which redacts by the names of options."""
     options = SourceOptions.of({"queue": "a", "accessKey": "AK", "secretKey": "hushhush", "sessionToken": "hushtoo"})
     assert "hush" not in repr(options)
     secrets = [option.name for option in SOURCE_OPTIONS if option.secret]

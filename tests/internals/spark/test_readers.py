@@ -44,14 +44,14 @@ def reader(server: RunningServer, queue: str = QUEUE, **options: str) -> ClaimsS
     """Return the reader of a query that has just started."""
     given = {"endpoint": server.endpoint, "queue": queue, "wait": "0", "patience": "0", **options}
     found = ClaimsStreamReader(SourceOptions.of(given))
-    found._progress.ordered = True  # as the trigger availableNow is
+    found._progress.ordered = True  # as with the trigger availableNow
     return found
 
 
-def test_a_batch_is_no_longer_than_its_bytes(
+def test_batch_is_limited_by_bytes(
     server: RunningServer, client: HttpQueueClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also with trigger(once=True), which has no other limit; the log says that it does not acknowledge its batch."""
+    """Also with trigger(once=True), which has no other limit, and logs that its batch is not acknowledged."""
     for _ in range(5):
         client.send(QUEUE, "x" * 900_000)
     stream, end, batches = reader(server, maxBytesPerBatch=str(3 * MEBIBYTE)), START, []
@@ -66,7 +66,7 @@ def test_a_batch_is_no_longer_than_its_bytes(
     assert len(batches) == 2, "and not one message at a time"
 
 
-def test_the_progress_tells_how_queue_and_stream_stand(server: RunningServer, client: HttpQueueClient) -> None:
+def test_progress_has_metrics_of_queue_and_stream(server: RunningServer, client: HttpQueueClient) -> None:
     send(client, QUEUE, 5)
     server.advance(3_000)
     stream = reader(server, maxMessagesPerBatch="3")
@@ -90,10 +90,8 @@ def bodies(stream: ClaimsStreamReader, start: dict[str, Any], end: dict[str, Any
 
 
 @pytest.mark.parametrize("away_ms", [0, 61_000], ids=["back-in-time", "after-the-hold"])
-def test_a_claim_that_was_never_logged_is_taken_again(
-    server: RunningServer, client: HttpQueueClient, away_ms: int
-) -> None:
-    """Or its messages are, if they are back in the queue."""
+def test_unlogged_claim_is_used_again(server: RunningServer, client: HttpQueueClient, away_ms: int) -> None:
+    """Or its messages, if they have returned to the queue."""
     sent = send(client, QUEUE, 7)
     options = {"hold": "60", "maxMessagesPerBatch": "4"}
     before = reader(server, **options)
@@ -110,7 +108,7 @@ def test_a_claim_that_was_never_logged_is_taken_again(
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["written", "cut-off"])
-def test_skipping_lost_claims_tells_how_many_messages(
+def test_skipped_claims_are_logged_with_their_messages(
     server: RunningServer, client: HttpQueueClient, caplog: pytest.LogCaptureFixture, finished: bool
 ) -> None:
     send(client, QUEUE, 7)
@@ -132,8 +130,8 @@ def test_skipping_lost_claims_tells_how_many_messages(
         assert "its 7 messages are back in the queue and are read by a later batch" in caplog.text
 
 
-def test_a_checkpoint_of_another_queue_is_named(server: RunningServer, client: HttpQueueClient) -> None:
-    """Also with `onLostClaim=skip`, and also where both are given by their URLs."""
+def test_checkpoint_of_another_queue_is_refused(server: RunningServer, client: HttpQueueClient) -> None:
+    """Also with `onLostClaim=skip`, and if both queues are given by URL."""
     client.create_queue("invoices")
     send(client, QUEUE, 1)
     end = reader(server).latestOffset(START, ReadAllAvailable())
@@ -144,13 +142,13 @@ def test_a_checkpoint_of_another_queue_is_named(server: RunningServer, client: H
     assert same.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_deleted_checkpoint_leaves_claims_that_are_told(
+def test_claims_of_a_deleted_checkpoint_are_reported(
     server: RunningServer, client: HttpQueueClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a consumer a warning, with one an error; both say how the messages come back at once."""
+    """Without a consumer a warning, with one an error; both say how to return the messages at once."""
     send(client, QUEUE, 3)
     reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
-    server.advance(61_000)  # they are not renewed
+    server.advance(61_000)  # without renewals
     with pytest.raises(
         SourceFailed, match="If the checkpoint of the other stream was deleted, start with takeover=true"
     ):
@@ -162,7 +160,7 @@ def test_a_deleted_checkpoint_leaves_claims_that_are_told(
     assert left(client, QUEUE) == (0, 3)
 
 
-def test_a_takeover_with_available_now_reads_what_the_other_stream_held(
+def test_takeover_with_available_now_reads_the_other_streams_messages(
     server: RunningServer, client: HttpQueueClient
 ) -> None:
     """No message is visible until the source is opened, which releases them."""
@@ -176,10 +174,10 @@ def test_a_takeover_with_available_now_reads_what_the_other_stream_held(
     assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
 
 
-def test_two_queries_of_one_consumer_both_hear_of_it(
+def test_second_query_of_a_consumer_warns_and_ends_the_first(
     server: RunningServer, client: HttpQueueClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second a warning when it starts, the first an error when it goes on."""
+    """The second logs a warning at its start; the first fails when it continues."""
     first = reader(server, consumer="lake")
     limit = first.getDefaultReadLimit()
     assert first.latestOffset(START, limit) == START
@@ -194,7 +192,7 @@ def test_two_queries_of_one_consumer_both_hear_of_it(
         assert [view.consumer for view in claims.sources()].count("lake") >= 1
 
 
-def test_the_dashboard_of_the_example_has_the_figures() -> None:
+def test_dashboard_of_the_example_has_the_metrics() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -214,7 +212,7 @@ VIEW = SourceView(
 
 
 class ScriptedClaims:
-    """Refuses heartbeats with `errors`, one after the other; `well` is set by the first that is not refused."""
+    """Answers heartbeats with `errors`, one after another; sets `well` at the first success."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -230,15 +228,15 @@ class ScriptedClaims:
 
 
 def held(claims: Any, short: str = "lease_s") -> HeldSource:
-    """Return a source whose heart beats as fast as it can, so that neither lease nor hold ends."""
+    """A source with continuous heartbeats, so that neither lease nor hold ends."""
     times: dict[str, Any] = {"lease_s": 3_600, "hold_s": 3_600, short: 0.003}
     options = replace(SourceOptions.of({"queue": "q"}), **times)
     return HeldSource(cast(Claims, claims), VIEW, options)
 
 
 @pytest.mark.parametrize("short", ["lease_s", "hold_s"])
-def test_it_survives_what_may_pass(short: str) -> None:
-    """Otherwise a batch that takes longer than the hold would lose its messages for a proxy's hiccup."""
+def test_heartbeats_survive_temporary_errors(short: str) -> None:
+    """Otherwise a batch longer than the hold would lose its messages to an error of a proxy."""
     claims = ScriptedClaims(
         Unreachable("http://h", "no answer in time"),
         ClientError("UnexpectedReply", "a page of a proxy", 404),
@@ -255,23 +253,23 @@ def test_it_survives_what_may_pass(short: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["EpochFenced", "SourceNotFound", "QueueNotFound"])
-def test_it_ends_with_the_epoch(code: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeats_end_with_the_epoch(code: str, caplog: pytest.LogCaptureFixture) -> None:
     claims = ScriptedClaims(ClientError(code, "it is over", 409))
     held(claims)._beat(cast(Claims, claims))
     assert claims.beats == 1
     assert "end: it is over" in caplog.text
 
 
-def test_an_offset_outlives_the_checkpoint() -> None:
+def test_offset_survives_serialisation() -> None:
     for offset in (INITIAL, Offset(source="s", number=7), Offset(source="s", number=7, first=5)):
         assert Offset.of(offset.json()) == offset
 
 
-def test_the_first_is_always_the_same_as_spark_never_logs_it() -> None:
+def test_initial_offset_is_constant() -> None:
     assert INITIAL.json() == {"v": 1, "src": "", "n": 0}
 
 
-def test_a_batch_has_the_claims_between_two_offsets() -> None:
+def test_batch_has_the_claims_between_two_offsets() -> None:
     start = Offset(source="s", number=4)
     assert list(start.claims_to(Offset(source="s", number=6))) == [5, 6]
     assert list(start.claims_to(start)) == []
@@ -282,14 +280,14 @@ def test_a_batch_has_the_claims_between_two_offsets() -> None:
     {}, {"v": 2, "src": "s", "n": 1}, {"partition-1": 3}, {"v": 1}, {"v": 1, "src": "s"},
     {"v": 1, "src": "s", "n": "1"}, {"v": 1, "src": None, "n": 1},
 ], ids=["empty", "newer", "other", "bare", "no-number", "text", "no-source"])  # fmt: skip
-def test_another_checkpoint_is_refused(json: dict[str, object]) -> None:
+def test_foreign_checkpoint_is_refused(json: dict[str, object]) -> None:
     with pytest.raises(OffsetUnknown, match="no offset of veilmq"):
         Offset.of(json)
 
 
 @pytest.mark.parametrize(("kept", "other"), [(CLAIMS, SQS), (SQS, CLAIMS)])
-def test_a_checkpoint_of_the_other_mode_is_refused(kept: str, other: str) -> None:
-    """Its numbers mean other messages; one that is new goes with both."""
+def test_checkpoint_of_the_other_mode_is_refused(kept: str, other: str) -> None:
+    """Its numbers identify other messages; a new checkpoint is accepted by both modes."""
     json = Offset(source=SQS if kept == SQS else "0f5c", number=3).json()
     assert Offset.of(json, mode=kept).number == 3
     with pytest.raises(OffsetUnknown, match=f"mode={kept}"):
@@ -298,7 +296,7 @@ def test_a_checkpoint_of_the_other_mode_is_refused(kept: str, other: str) -> Non
 
 
 def progress_after(*calls: str, ordered: bool = False) -> Progress:
-    """Return what was seen after calls; a ``batch`` is one as Spark ordinarily takes it from a number on."""
+    """Return the progress after calls; a ``batch`` is one as Spark normally processes it from a number on."""
     progress = Progress()
     progress.ordered = ordered
     for call in calls:
@@ -320,7 +318,7 @@ def progress_after(*calls: str, ordered: bool = False) -> Progress:
     pytest.param([], [7], [], id="what-an-earlier-process-logged"),
     pytest.param(["planned 6"], [7], [], id="what-an-earlier-process-logged-is-repeated"),
 ])  # fmt: skip
-def test_the_order_of_calls_says_which_batches_are_finished(
+def test_order_of_calls_determines_finished_batches(
     calls: list[str], finished: list[int], unfinished: list[int]
 ) -> None:
     progress = progress_after(*calls)
@@ -328,7 +326,7 @@ def test_the_order_of_calls_says_which_batches_are_finished(
     assert not any(map(progress.finished, unfinished))
 
 
-def test_a_trigger_that_is_never_asynchronous_is_believed() -> None:
+def test_synchronous_trigger_finishes_batches_at_once() -> None:
     assert progress_after("batch 0", ordered=True).finished(1)
 
 
@@ -336,19 +334,19 @@ def test_a_trigger_that_is_never_asynchronous_is_believed() -> None:
     "calls",
     [
         pytest.param(["made 2"], id="never"),
-        # Asynchronously Spark commits what was logged before the last one.
+        # With asynchronous tracking, Spark commits what it logged before the last batch.
         pytest.param(["made 2", "committed 0"], id="late"),
-        # The offset jumps from 1 to 5 when 2, 3 and 4 are lost.
+        # The offset jumps from 1 to 5 if claims 2, 3 and 4 are lost.
         pytest.param(["made 5"], id="claims-were-passed-over"),
     ],
 )
-def test_a_plan_before_the_commit_of_what_came_before_gives_asynchronous_tracking_away(calls: list[str]) -> None:
+def test_plan_before_the_commit_reveals_asynchronous_tracking(calls: list[str]) -> None:
     progress = progress_after("batch 0", *calls)
     with pytest.raises(AsynchronousProgress, match="asyncProgressTrackingEnabled"):
         progress.planned(1)
 
 
-def test_an_idle_stream_is_finished_after_some_seconds_of_rest() -> None:
+def test_idle_stream_finishes_after_some_seconds() -> None:
     progress = progress_after("batch 0")
     assert not progress.finished_when_idle(1, 100.0)
     assert not progress.finished_when_idle(1, 100.0 + IDLE_S - 0.1)
@@ -356,9 +354,7 @@ def test_an_idle_stream_is_finished_after_some_seconds_of_rest() -> None:
     assert not progress.finished_when_idle(2, 101.0 + IDLE_S), "the rest of another one does not count"
 
 
-def test_a_stream_that_the_queue_does_not_know_goes_on_only_where_it_may_skip(
-    server: RunningServer, client: HttpQueueClient
-) -> None:
+def test_unknown_stream_continues_only_with_skip(server: RunningServer, client: HttpQueueClient) -> None:
     client.send(QUEUE, "a")
     earlier = {"v": 1, "src": "of-another-queue", "n": 3}
     with pytest.raises(SourceFailed, match="The queue has no record of this stream"):
@@ -380,7 +376,7 @@ def stream_of(server: RunningServer, folder: Path, queue: str, fail_after: int |
     )
 
 
-def test_what_is_there_is_read_and_deleted(
+def test_messages_are_read_and_deleted(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     client.create_queue("plain")
@@ -391,7 +387,7 @@ def test_what_is_there_is_read_and_deleted(
     assert left(client, "plain") == (0, 0)
 
 
-def test_a_message_has_all_its_columns(
+def test_message_has_all_columns(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
     client.create_queue("typed.fifo", {"fifo": True})
@@ -406,10 +402,10 @@ def test_a_message_has_all_its_columns(
     assert row.sent_at.timestamp() * 1_000 == pytest.approx(server.clock.now_ms(), abs=1)
 
 
-def test_what_a_crash_forgets_comes_twice_and_is_not_lost(
+def test_crash_delivers_messages_twice_and_loses_none(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """The second batch is written, and its end not logged: Spark repeats it, empty, and its messages come again."""
+    """The second batch is written, but not logged as finished: Spark repeats it, and its messages are redelivered."""
     client.create_queue("plain")
     sent = send(client, "plain", 60)
     with pytest.raises(StreamingQueryException, match="on purpose"):
@@ -424,8 +420,8 @@ def test_what_a_crash_forgets_comes_twice_and_is_not_lost(
     assert client.show("plain").in_flight == 0
 
 
-def test_a_batch_of_plain_receives_is_no_longer_than_its_bytes(server: RunningServer, client: HttpQueueClient) -> None:
-    """What was received and does not fit is the next batch's."""
+def test_sqs_batch_is_limited_by_bytes(server: RunningServer, client: HttpQueueClient) -> None:
+    """Received messages that do not fit are in the next batch."""
     client.create_queue("plain")
     for _ in range(6):
         client.send("plain", "x" * 900_000)
@@ -443,7 +439,7 @@ def test_a_batch_of_plain_receives_is_no_longer_than_its_bytes(server: RunningSe
     assert left(client, "plain") == (0, 0)
 
 
-def test_the_messages_of_a_group_are_one_task_s_and_in_their_order(client: HttpQueueClient) -> None:
+def test_messages_of_a_group_are_in_one_task_in_order(client: HttpQueueClient) -> None:
     client.create_queue("many.fifo", {"fifo": True})
     for number in range(10):
         client.send("many.fifo", str(number), group=f"g{number % 3}", dedup_id=str(number))

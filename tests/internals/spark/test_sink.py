@@ -1,9 +1,4 @@
-"""A task's part of a write against a real server, without Spark: rows that no request takes.
-
-The options and columns of the sink: what is taken, and what is refused while a query is planned.
-
-A publication that takes long, and a server that is away now and then: the sink's patience is for each time.
-"""
+"""The sink without Spark: rows that cannot be sent, options and columns, and retries of a publication."""
 
 import json
 from collections.abc import Iterator
@@ -65,14 +60,14 @@ def rows(*attributes: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"body": pa.array(["b"] * len(attributes)), "attributes": maps})
 
 
-def test_attributes_that_no_request_takes_are_told_with_their_row(server: RunningServer) -> None:
-    """The server would refuse the request as a whole, and could not say which row it was."""
+def test_invalid_attributes_are_reported_with_their_row(server: RunningServer) -> None:
+    """The server would reject the whole request without naming the row."""
     with writer(server) as task, pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
         task.add(rows("a", LONG, "c"))
 
 
-def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
-    """With the reason and where they were; the others are staged, and a task that runs again adds none."""
+def test_bad_rows_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
+    """With the reason and their position; the other rows are staged, and a repeated task adds none."""
     bodies = pa.RecordBatch.from_pydict({"body": ["a", "\0", "b", "x" * 2_000_000, None, "c"]})
     for _ in range(2):
         with writer(server, badRows=f"table={tmp_path}") as task:
@@ -98,7 +93,7 @@ UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("queue", "columns"), UNFIT.values(), ids=UNFIT)
-def test_rows_that_cannot_be_sent_are_left_out(
+def test_bad_rows_are_left_out(
     server: RunningServer, caplog: pytest.LogCaptureFixture, queue: str, columns: dict[str, Any]
 ) -> None:
     with HttpQueueClient(server.endpoint) as queues:
@@ -113,8 +108,8 @@ def test_rows_that_cannot_be_sent_are_left_out(
         assert queues.show(queue).visible == 1
 
 
-def test_a_task_that_is_killed_leaves_no_file_that_readers_take_for_rows(server: RunningServer, tmp_path: Path) -> None:
-    """The file of rows is whole when its name appears; here another has its name, so that it never does."""
+def test_killed_task_leaves_no_visible_file(server: RunningServer, tmp_path: Path) -> None:
+    """The file is complete when it gets its name; here a folder has this name, so it never does."""
     (tmp_path / "jobs-w-0-3.parquet").mkdir()
     with writer(server, badRows=f"table={tmp_path}") as task:
         task.add(pa.RecordBatch.from_pydict({"body": [""]}))
@@ -137,7 +132,7 @@ TYPES: dict[str, DataType] = {
 
 
 def columns(text: str) -> StructType:
-    """Return the schema that `text` says; Spark's own reader of it needs a session."""
+    """Return the schema in `text`; Spark's parser needs a session."""
     pairs = [column.split() for column in text.split(",")]
     return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
 
@@ -151,7 +146,7 @@ def test_defaults() -> None:
     assert (options.messages_per_s_max, options.writer) == (None, None)
 
 
-def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None:
+def test_names_are_case_insensitive_and_options_of_spark_are_ignored() -> None:
     given = {"BatchSize": "7", "badrows": "Skip", "checkpointLocation": "/c"}
     options = SinkOptions.of(GIVEN | given | {"asyncProgressTrackingEnabled": "true"})
     assert (options.batch_size, options.bad_rows) == (7, SKIP)
@@ -163,7 +158,7 @@ def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None
     ({"badRows": "drop"}, "must be fail, skip or table=PATH"), ({"writer": "a b"}, "writer"),
     ({"writer": "é"}, "writer"), ({"writer": "w" * 65}, "writer"), ({"mode": "claims"}, "option mode: does not exist"),
 ])  # fmt: skip
-def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
+def test_wrong_options_are_reported(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionWrong) as caught:
         SinkOptions.of(GIVEN | given)
     assert words in str(caught.value)
@@ -174,7 +169,7 @@ def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
     "body string, attributes texts, attribute_types texts, dedup_id string, delay_s int", "body string, delay_s bigint",
     "body string, delay_s tinyint",
 ])  # fmt: skip
-def test_columns_that_a_message_has_are_taken(text: str) -> None:
+def test_columns_of_messages_are_accepted(text: str) -> None:
     check_columns(columns(text))
 
 
@@ -186,26 +181,26 @@ def test_columns_that_a_message_has_are_taken(text: str) -> None:
     ("body string, attributes string", "attributes must be map<string, string>"),
     ("body string, group int", "group must be string"), ("body string, BODY string", "occurs twice"),
 ])  # fmt: skip
-def test_other_columns_are_told_with_what_to_do(text: str, words: str) -> None:
+def test_other_columns_are_reported_with_the_remedy(text: str, words: str) -> None:
     with pytest.raises(ColumnsWrong) as caught:
         check_columns(columns(text))
     assert words in str(caught.value)
 
 
-def test_a_queue_cannot_be_overwritten() -> None:
+def test_queue_cannot_be_overwritten() -> None:
     with pytest.raises(OptionWrong, match='mode\\("append"\\)'):
         sink_options(GIVEN, BODY, overwrite=True, stream=False)
     with pytest.raises(OptionWrong, match="outputMode"):
         sink_options(GIVEN, BODY, overwrite=True, stream=True)
 
 
-def test_a_stream_has_no_name_of_its_own() -> None:
-    """A fixed name would outlive a checkpoint, and the batches of the next one be taken for those of the last."""
+def test_stream_has_no_writer_name() -> None:
+    """A fixed name would outlive a checkpoint, and the batches of the next one would seem to be sent already."""
     with pytest.raises(OptionWrong, match="identified by its checkpoint"):
         sink_options(GIVEN | {"writer": "w"}, BODY, overwrite=False, stream=True)
 
 
-def test_options_and_columns_are_both_checked_when_planning() -> None:
+def test_options_and_columns_are_checked_when_planning() -> None:
     with pytest.raises(ColumnsWrong):
         sink_options(GIVEN, columns("id string"), overwrite=False, stream=False)
     with pytest.raises(OptionWrong, match="queue: is required"):
@@ -215,8 +210,8 @@ def test_options_and_columns_are_both_checked_when_planning() -> None:
 AWAY = reply(503, b'{"code": "ShuttingDown", "message": "The server is about to stop."}')
 
 
-class Watch:
-    """A clock that only sleeping moves; it stands for the module ``time``."""
+class SleepClock:
+    """A replacement of the module ``time`` whose clock advances only by ``sleep``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -233,16 +228,18 @@ def published(*, more: bool) -> bytes:
 
 
 def publish(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "time", Watch())
+    monkeypatch.setattr(retries, "time", SleepClock())
     queue = f"{server.endpoint}/000000000000/jobs"
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "patience": "3"})
     written = Written(writer="w", batch=0, attempt="a", partition=0, messages=4)
     QueueStreamWriter(options).commit([written], 0)
 
 
-def test_a_server_may_restart_more_than_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A batch with a rate takes minutes; each time that the server is away counts by itself."""
-    away: list[Any] = [AWAY] * 12  # the client tries three times before the sink counts one
+def test_each_restart_of_the_server_has_its_own_patience(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch with a rate takes minutes."""
+    away: list[Any] = [AWAY] * 12  # the client makes three attempts for each of the sink's
     with ScriptedServer(
         *away, published(more=True), *away, published(more=True), *away, published(more=False)
     ) as server:

@@ -1,7 +1,7 @@
-"""What each Python process of Spark runs first: it takes pyspark from where it is installed.
+"""Run first in each Python process of Spark: prefer the installed pyspark.
 
-Spark puts `pyspark.zip` first into the path of its Python processes. That file has no compiled modules, so each process
-compiles for a second all that it imports; a streaming query starts several.
+Spark puts `pyspark.zip`, which has no compiled modules, first into the path of its Python processes. So each process
+would compile its imports for a second; a streaming query starts several.
 """
 
 import sys
