@@ -73,16 +73,13 @@ class BindRequest(NamedTuple):
 
 
 class BindResult(NamedTuple):
-    """The number of messages that a slice has bound, and the claim's ``shards`` and ``filled`` after it.
-
-    ``more``: another slice may bind more. ``expires``: expired messages, which are deleted in slices, may hide more.
-    """
+    """The number of messages that a slice has bound, and the claim's shards after it."""
 
     messages: int
     shards: int
     filled: int
-    more: bool
-    expires: bool = False
+    more: bool  # another slice may bind more
+    expires: bool = False  # expired messages, which are deleted in slices, may hide more
 
 
 class Backlog(NamedTuple):
@@ -109,8 +106,7 @@ class ClaimTransaction(Transaction, Protocol):
     async def end_slice(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
         """Delete or return a slice of the messages of an ended claim; return whether there may be more.
 
-        Messages past their retention or in a retired partition are deleted in either case. ``queue`` is ``None`` if it
-        was deleted.
+        Messages that are expired or in a retired partition are deleted. ``queue`` is ``None`` if it was deleted.
         """
 
     async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> Backlog:
@@ -127,9 +123,8 @@ def assign_shards(
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     """Divide the next messages among the shards of a claim.
 
-    Return pairs of a shard and its number of new messages, and the pair of the number of shards and the messages in the
-    last one afterwards. The last shard is filled up, and new ones share the rest evenly. The last one of
-    ``CLAIM_SHARDS_MAX`` takes everything that remains.
+    Return (shard, number of messages) pairs, and the number of shards and the messages in the last one afterwards. The
+    last shard is filled up; new ones share the rest evenly; the last of ``CLAIM_SHARDS_MAX`` takes all that remains.
     """
     parts_max = CLAIM_SHARDS_MAX - claim.shards
     room = max(0, shard_messages - claim.filled) if parts_max else messages
@@ -181,7 +176,6 @@ class _Source:
 
     @property
     def overdue(self) -> list[BoundClaim]:
-        """The active claims if the hold has expired."""
         return self.active if self.now_ms >= self.hold_until_ms else []
 
     def with_expired_hold(self) -> "_Source":
@@ -229,7 +223,6 @@ class _Source:
         await self.tx.run("put_source", *columns, *times)
 
     async def beat(self, hold_s: int | None = None, lease_s: int | None = None) -> None:
-        """Renew lease and hold, with new lengths if given, and write the source."""
         if hold_s is not None:
             self.hold_ms = hold_s * SECOND_MS
             self.tx.schedule(ClaimStep)  # it may end before the scheduled check
@@ -239,10 +232,7 @@ class _Source:
         await self.put()
 
     async def end(self, queue: QueueRow, claims: Sequence[BoundClaim], state: str) -> None:
-        """End consecutive active claims in ``state``, and run the first slice for the first one.
-
-        Acknowledged claims leave the source.
-        """
+        """End consecutive active claims, and run a first slice; acknowledged claims leave the source."""
         if not claims:
             return
         first, last = claims[0].number, claims[-1].number
@@ -271,10 +261,7 @@ async def _delete_sources(tx: Transaction, origin: int, source: str | None) -> N
 async def _source(
     tx: ClaimTransaction, queue_name: str, name: str, epoch: int | None = None
 ) -> tuple[QueueRow, _Source]:
-    """Lock a source, and return its queue and its state.
-
-    Raises ``QueueNotFound``, ``SourceNotFound``, and ``EpochFenced`` if the epoch differs.
-    """
+    """Lock a source, and return its queue and its state; raises ``EpochFenced`` if the epoch differs."""
     queue = await tx.queue(queue_name)
     rows = await tx.rows("source", queue.origin, name, lock="update")
     if not rows:
@@ -421,7 +408,6 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
 
 
 async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadClaim) -> BoundClaim:
-    """Return the claim; raises an error that gives the reason if it is not active."""
     row = await tx.row("source", queue.origin, command.source)
     if row is None:
         raise errors.ClaimLost(command.number)
@@ -478,7 +464,6 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
 
 
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
-    """Run a slice for a claim whose row is locked."""
     if not await tx.end_slice(queue, claim):
         await tx.run("delete_claim" if claim.source is None else "finish_claim", claim.id)
 

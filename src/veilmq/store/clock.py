@@ -68,10 +68,7 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Store time and the machine's clocks at one instant.
-
-    ``ahead_ms`` is shown time minus store time. ``boot_id`` is empty if the system has none. ``doubt`` is unresolved.
-    """
+    """Store time and the machine's clocks at one instant; ``ahead_ms`` is shown time minus store time."""
 
     boot_id: str
     boot_ms: int
@@ -86,10 +83,7 @@ _decode = msgspec.json.Decoder(Mark).decode
 
 
 class SystemClock(Clock):
-    """``core.commands.Clock`` of an embedded store, on the clocks of this machine.
-
-    Tests replace single clocks to simulate a reboot.
-    """
+    """``core.commands.Clock`` of an embedded store; tests replace single clocks to simulate a reboot."""
 
     def __init__(
         self,

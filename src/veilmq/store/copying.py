@@ -132,10 +132,7 @@ class Source(ABC):
         """Return the entries within the deduplication interval."""
 
     def shown(self, names: Sequence[str], values: Sequence[Any]) -> Iterator[Any]:
-        """Yield the values of these fields or columns, with instants in shown time; 0 and ``None`` mean none.
-
-        A boolean (``pushed``) is a number in SQLite.
-        """
+        """Yield values with instants in shown time; 0 and ``None`` mean none. In SQLite, ``pushed`` is a number."""
         for name, value in zip(names, values, strict=True):
             is_instant = bool(value) and name.endswith(("_at", "_at_ms"))
             yield value + self.ahead_ms if is_instant else bool(value) if name == "pushed" else value

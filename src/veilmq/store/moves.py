@@ -50,8 +50,6 @@ class MoveStep(commands.Command, frozen=True, kw_only=True):
 
 
 class _Task(NamedTuple):
-    """A running task."""
-
     number: int
     queue: int
     source: str
@@ -241,7 +239,6 @@ async def _forwardable(
 
 
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
-    """Return the target, which may be cached; raises an error if it cannot take the messages."""
     target = await tx.find(name) or await tx.find_target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)

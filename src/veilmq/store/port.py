@@ -141,19 +141,13 @@ class Store(Engine, Protocol):
         """Return problems that do not prevent service, as sentences with a remedy."""
 
     async def trust_clock(self) -> str:
-        """Trust the current time on an operator's request; return the effect as a sentence.
-
-        Raises ``VeilmqError``.
-        """
+        """Trust the clock on an operator's request; return the effect as a sentence. Raises ``VeilmqError``."""
 
     def metrics(self) -> Sequence[Metric]:
         """Return the metrics of the store."""
 
     async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
-        """Return the content stored under ``name`` for all servers, created by ``create`` if missing.
-
-        ``name`` is also a file name. Raises ``StoreError`` or ``VeilmqError``.
-        """
+        """Return the content of the file ``name`` that all servers share. Raises ``StoreError`` or ``VeilmqError``."""
 
     async def drain(self) -> None:
         """Return when all submitted commands, and those that follow from them, are finished."""

@@ -64,11 +64,7 @@ class _Writer(NamedTuple):
 
 
 class _Publication(NamedTuple):
-    """A pending publication.
-
-    The messages of ``stages``, a text, enter the queue; then all other stages assigned to it are discarded. The next
-    slice is due at ``next_at_ms``: without a rate, that applies to ``step`` only.
-    """
+    """A pending publication; ``stages`` is a text. Without a rate, ``next_at_ms`` applies to ``step`` only."""
 
     number: int
     origin: int
@@ -79,7 +75,6 @@ class _Publication(NamedTuple):
     next_at_ms: int
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether a client may run the next slice."""
         return self.messages_per_s_max is None or self.next_at_ms <= now_ms
 
 
@@ -156,10 +151,7 @@ async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView
 
 
 def _checked(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
-    """Return the messages to store; raises ``StageRefused`` for the first one that the queue would refuse.
-
-    In a FIFO queue each gets its deduplication id, derived from its content if the queue's settings say so now.
-    """
+    """Return messages with deduplication ids as the queue's settings require now; raises ``StageRefused``."""
     stored: list[NewMessage] = []
     for index, new in enumerate(checked(messages, None, settings)):
         if isinstance(new, VeilmqError):
@@ -196,7 +188,6 @@ async def _find(tx: Transaction, origin: int, name: str, lock: Lock | None = Non
 
 
 async def _add_writer(tx: Transaction, origin: int, name: str, lock: Lock) -> _Writer:
-    """Add a writer unless another transaction has, and lock it."""
     await tx.run("add_writer", origin, name, await tx.now())
     tx.schedule(PublicationStep)
     writer = await _find(tx, origin, name, lock)
@@ -205,7 +196,6 @@ async def _add_writer(tx: Transaction, origin: int, name: str, lock: Lock) -> _W
 
 
 def _published_stages(rows: Sequence[Row], command: Publish) -> list[int]:
-    """Return the stages of ``rows`` that the command names; raises ``StageMissing``."""
     staged = {attempt: (number, messages) for attempt, number, messages in rows}
     stages = []
     for attempt, wanted in dict(command.attempts).items():
@@ -228,10 +218,7 @@ async def delete_writers(tx: Transaction, queue: QueueRow) -> None:
 async def _add_publication(
     tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int, terms: Row = (_NO_STAGES, None)
 ) -> None:
-    """Publish stages of a writer, and discard the rest of the ``batches`` from the first to the last.
-
-    ``terms`` are the stages, as a text, and the maximum of messages per second.
-    """
+    """Publish the stages of ``terms`` (a text, and messages per second); discard all others of these batches."""
     number = await tx.value("insert_publication", origin, writer, batches[1], *terms, now_ms)
     if await tx.rows("assign_stages", number, writer, *batches):
         tx.schedule(PublicationStep)
@@ -263,7 +250,6 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
 
 
 async def _first_pending(tx: Transaction, writer: _Writer) -> _Publication | None:
-    """Return the writer's first publication that still has stages."""
     row = await tx.row("pending_publication", writer.number)
     return None if row is None else _Publication(*row)
 

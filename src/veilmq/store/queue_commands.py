@@ -46,7 +46,6 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
 
 
 async def _check_name(tx: Transaction, command: commands.CreateQueue) -> None:
-    """Raise ``QueueDeletedRecently`` during the name's cooldown."""
     pause_s = tx.options.queue_name_pause_s
     if not command.skip_name_pause and await _in_cooldown(tx, _DELETED, command.queue, pause_s):
         raise QueueDeletedRecently(command.queue, pause_s)
@@ -62,10 +61,7 @@ async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
 
 
 async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSettings) -> None:
-    """Raise an error unless the dead-letter queue of ``settings`` can serve the queue ``name``.
-
-    Amazon SQS allows a queue to name itself; its messages then stay in it at any receive count.
-    """
+    """Check the dead-letter queue. As in Amazon SQS, a queue may name itself; its messages then stay in it."""
     target = settings.dead_letter_queue
     if target and ((target_settings := await tx.settings(target)) is None or target != name):
         why = dead_letter_refusal(name, settings, target, target_settings)

@@ -47,10 +47,7 @@ def checked(
 
 
 class Throttle:
-    """Limit the receives per second.
-
-    Refused receives do not count, so a client that receives too often still gets the full rate.
-    """
+    """Limit receives per second. Refused ones do not count, so a client that receives too often gets the full rate."""
 
     __slots__ = ("_admitted", "per_s_max")
 
@@ -116,7 +113,6 @@ class Queue:
         self._follow(settings)
 
     def _follow(self, encoded: bytes) -> None:
-        """Apply new settings, with defaults from the options."""
         self.settings = settings = read_settings(encoded)
         options = self.options
         self.fifo = settings.fifo

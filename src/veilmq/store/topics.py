@@ -28,7 +28,6 @@ _read_subscription = msgspec.json.Decoder(topics.Subscription).decode
 
 
 def _topic(row: Row) -> tuple[int, topics.TopicView]:
-    """Return the topic's number, and its view without a count of messages."""
     number, name, settings, created_at_ms, modified_at_ms = row
     times = {"created_at_ms": created_at_ms, "modified_at_ms": modified_at_ms}
     return number, topics.TopicView(topic=name, settings=_read_settings(settings), **times)
@@ -97,7 +96,6 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
 
 
 async def _with_count(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
-    """Return the view of a topic with the number of messages that wait to be pushed."""
     messages = 0
     for (name,) in await tx.rows("pushed_subscriptions", number):
         queue = await tx.find(topics.push_queue(topic.topic, name))
@@ -167,7 +165,6 @@ async def list_pushes(tx: Transaction, command: topics.ListPushes) -> list[topic
 async def _subscription(
     tx: Transaction, topic: str, name: str, *, lock: Lock | None = None
 ) -> tuple[int, topics.SubscriptionView]:
-    """Return the number of a topic, and one of its subscriptions."""
     number, _ = await _find(tx, topic, lock=lock)
     row = await tx.row("subscription", number, name)
     if row is None:
@@ -176,7 +173,6 @@ async def _subscription(
 
 
 async def _end(tx: Transaction, subscription: topics.Subscription) -> None:
-    """Delete the queue of a pushed subscription."""
     if subscription.push_url:
         name = topics.push_queue(subscription.topic, subscription.name)
         queue = await tx.find(name, "update")

@@ -45,7 +45,7 @@ def reads(cold: AnyCold) -> AnyCold:
 
 
 def snapshot(cold: AnyCold) -> AnyCold:
-    """Register a cold command that changes nothing and reads what belongs to a queue or topic that it has found.
+    """Register a cold command that reads data of a queue or topic that it finds.
 
     A command that only counts uses ``reads``: on PostgreSQL a transaction costs half as much again as a count.
     """
@@ -220,10 +220,7 @@ class Transaction(Protocol):
         return None if name is None else await self.find(name)
 
     async def find_target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
-        """Return the queue, in any database, to which messages are moved or published.
-
-        ``source`` is the number and name of the queue that they leave, or 0 and the name of a topic.
-        """
+        """Return the target of messages, in any database; ``source`` is a queue's number and name, or 0 and a topic."""
         return await self.find(name)
 
     async def settings(self, name: str) -> QueueSettings | None:
@@ -244,8 +241,8 @@ class Transaction(Protocol):
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Change the settings of a queue whose row is locked.
 
-        Messages that the old retention ended stay ended, and leases keep their deadlines. In a FIFO queue, messages
-        without their own delay get the new delay.
+        Expired messages stay expired, leases keep their deadlines, and FIFO messages without their own delay get the
+        new one.
         """
 
     def invalidate(self, queue: QueueRow) -> None:
@@ -258,23 +255,16 @@ class Transaction(Protocol):
         """Raise ``StoreFull`` if the disk is nearly full."""
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store checked messages as if they were sent now.
+        """Store checked messages, with ids of 16 bytes, as if sent now; a duplicate has the original's result.
 
-        Each has an id of 16 bytes and, in a FIFO queue, its deduplication id. A duplicate is not stored; its result is
-        that of the original. ``queue`` may be in another database: then duplicates are found by their ids.
+        If ``queue`` is in another database, duplicates are found by their ids.
         """
 
     async def select_visible(self, queue: QueueRow, count: int) -> tuple[list[VisibleMessage], bool]:
-        """Return up to ``count`` visible messages in receive order, and whether there may be more.
-
-        Messages that another transaction has locked, or whose group it has locked, are skipped.
-        """
+        """Return up to ``count`` visible, unlocked messages in receive order, and whether there may be more."""
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[VisibleMessage]) -> int:
-        """Move selected messages to another queue of the same type as new messages, visible at once.
-
-        They get new ids, are sent now, and have no receives. Returns how many were moved: all that still exist.
-        """
+        """Move selected messages that still exist to another queue, as new visible ones; return how many."""
 
     async def find_leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
         """Return, in order and with bodies, the given messages that were received or have their own delay."""
@@ -285,10 +275,9 @@ class Transaction(Protocol):
     async def dead_letter(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
-        """Move messages in flight to another queue of the same type as dead letters, visible at once.
+        """Move messages in flight to a dead-letter queue, visible at once; ``new`` has their content.
 
-        They keep their ids and receive counts, and in a standard queue their age. ``new`` has the rest of their
-        content.
+        They keep their ids and receive counts, and in a standard queue their age.
         """
 
     # Inspection, which changes nothing.

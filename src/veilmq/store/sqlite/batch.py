@@ -62,7 +62,6 @@ class _QueueCommands:
         self.bytes = 0  # of sends
 
     def refuse(self, results: Results, error: VeilmqError) -> None:
-        """Store an error as the result of all commands."""
         for slot, _ in chain(self.before, self.sends, self.receives, self.after):
             results[slot] = error
 
@@ -193,7 +192,6 @@ class Batch:
         return start
 
     def _apply_by_queue(self, by_queue: dict[str, _QueueCommands]) -> None:
-        """Apply commands grouped by queue, one kind after the other for all queues."""
         session, results, now_ms = self._session, self._results, self._session.now_ms
         found: list[tuple[Queue, _QueueCommands]] = []
         for name, work in by_queue.items():
@@ -269,10 +267,7 @@ class Batch:
         entries.extendleft(reversed(requeued))
 
     def deliver(self, until_s: float = inf) -> bool:
-        """Call each ``done``, after the commit; return ``False`` to be called again, if ``until_s`` ended that.
-
-        ``until_s`` is an instant of ``stopwatch_s``.
-        """
+        """Call each ``done``, after the commit; return ``False`` to be called again if ``until_s`` ended that."""
         if self._undelivered is None:
             results = self._results
             if ahead_ms := self._session.ahead_ms:
@@ -304,10 +299,7 @@ _INSTANTS = ("_at_ms", "_until_ms")
 
 
 def _shown(result: Any, ahead_ms: int) -> Any:
-    """Return a result with its instants, the fields with names that end in ``_INSTANTS``, in shown time.
-
-    A claim's page is unchanged: it has shown times as of the claim's binding, so that it is the same in every read.
-    """
+    """Convert all instants in a result to shown time, except in a claim's page, which has those of its binding."""
     if isinstance(result, list):
         return [_shown(each, ahead_ms) for each in result]
     if not isinstance(result, Struct) or type(result) is ClaimPage:

@@ -158,7 +158,6 @@ class _Binding:
         self._sink = dead_letter_sink(session, queue) if queue.settings.receives_max else None
 
     def bind(self) -> BindResult:
-        """Bind the slice."""
         session, queue, claim = self._session, self._queue, self._claim
         if queue.fifo:
             self._choose_groups()
@@ -187,7 +186,6 @@ class _Binding:
         return BindResult(self._messages, *grown, more=more, expires=self._expires)
 
     def _write(self, in_shards: _Placed) -> None:
-        """Write the taken messages, and end their earlier receipts."""
         session, queue, claim, now_ms = self._session, self._queue, self._claim, self._session.now_ms
         partition = queue.partition
         received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
@@ -267,7 +265,6 @@ class _Binding:
             self._bytes += size_bytes
 
     def _choose(self, priority: int) -> None:
-        """Take the visible messages of a priority in order of visibility."""
         session, partition, rows_max = self._session, self._queue.partition, self._effort_left // _RUN_EFFORT + 1
         lanes = [lane for lane in (priority, GROUPED + priority) if lane in self._queue.lanes]
         terms = session.now_ms, rows_max
@@ -315,7 +312,6 @@ class _Binding:
                 yield (start + part) % shards, first, start + (part + 1) * messages // parts - 1, each
 
     def _choose_groups(self) -> None:
-        """Take the messages that groups of a FIFO queue can deliver."""
         session, queue, taken = self._session, self._queue, self._taken
         for group in fifo.ready_groups(session, queue, self._groups_left):
             if not self._has_capacity:
@@ -332,7 +328,6 @@ class _Binding:
 
     @property
     def _groups_left(self) -> int:
-        """Return how many more groups, with one message each, may be taken."""
         return min(self._wanted, self._effort_left // _BOUND_GROUPED_EFFORT + 1)
 
 
@@ -354,10 +349,7 @@ def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, is
 
 
 def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Returned]) -> None:
-    """Make messages visible now; the caller updates their groups.
-
-    Messages of a FIFO queue are counted into the runs that contain their seqs, or into new runs.
-    """
+    """Make messages visible now, and count those of a FIFO queue into runs; the caller updates their groups."""
     partition, now_ms, bound_at_ms = queue.partition, session.now_ms, claim.bound_at_ms
     if queue.fifo:
         session.run_many("ordered_change", [(partition, row[3], row[0], now_ms, row[5], None) for row in rows])
@@ -378,7 +370,6 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Retur
 
 
 def _notify(session: Session, queue: Queue) -> None:
-    """Notify the queue's watch of returned messages, or that more may be claimed."""
     if queue.fifo:
         fifo.notify(session, queue)
     else:

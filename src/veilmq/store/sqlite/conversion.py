@@ -118,7 +118,6 @@ def _check(folder: Path) -> None:
 
 
 def _check_space(connection: apsw.Connection, folder: Path) -> None:
-    """Raise ``FolderError`` without enough space for the new database beside the old one and its log."""
     pages = connection.pragma("page_count") - connection.pragma("freelist_count")
     needed = pages * connection.pragma("page_size") * 3 // 2 + _SPARE_BYTES
     needed += sum(log.stat().st_size for log in folder.glob(f"{OLD_NAME}-wal"))  # for the checkpoint
@@ -199,11 +198,9 @@ class ConversionTarget(FolderTarget):
     # Messages.
 
     def _slices(self, lane: int, priority: int, *, fifo: bool) -> Iterator[list[Row]]:
-        """Yield the messages of a lane with the columns of a ``CopiedMessage`` and of their claims."""
         return slices(self._connection.execute(OLD["messages"], (lane, priority, fifo)))
 
     def _add_claimed(self, queue: CopiedQueue, slice_: list[Row]) -> None:
-        """Add claimed messages, which their queue does not count."""
         partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
         placed: list[tuple[Any, int]] = []  # lane, claim and shard; and seq
         rows: list[Row] = []

@@ -44,8 +44,7 @@ _UNFINISHED = ".new"
 def examine(folder: Path) -> Report:
     """Check all invariants of a data folder, without changes; raises ``FolderError`` without a veilmq database.
 
-    It may run beside a server, because it reads one snapshot. ``doctor.sql`` has a query for each invariant. A
-    write-ahead log or journal of a killed server is read and left in place; only the next start recovers it.
+    It reads one snapshot, so a server may run. The log or journal of a killed server is read and left in place.
     """
     path = database.database_of(folder)
     while True:
@@ -125,10 +124,7 @@ class Unfinished:
     """An unfinished data folder: ``PLACE.unfinished`` becomes ``PLACE`` once it is complete, checked and synced."""
 
     def __init__(self, place: Path) -> None:
-        """Create the folder, replacing what a killed attempt left; raises ``FolderError`` if ``place`` exists.
-
-        A ``place`` that ends in ``.db`` becomes only the database file.
-        """
+        """Create the folder, for the file alone if ``place`` ends in ``.db``; raises ``FolderError`` if it exists."""
         if place.exists() or place.is_symlink():
             raise FolderError(f"{place} exists, and is not overwritten: choose a new path with --to.")
         self._place = place
@@ -285,12 +281,11 @@ class FolderSource(Source):
 class FolderTarget(copying.Target):
     """``store.copying.Target`` of a new folder; as a context manager it removes an unfinished one.
 
-    Rows are written as operations would leave them. A message's seq is its position, if that is of its sending time, as
-    positions on PostgreSQL are, and free. Otherwise it gets the next free seq, and ``renumbered`` maps its receipts.
+    A message's seq is its position if that is free and of its sending time, as positions on PostgreSQL are; otherwise
+    the next free seq, to which ``renumbered`` maps its receipts.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ``FolderError`` if ``folder`` exists."""
         self._unfinished = Unfinished(folder)
         try:
             self._connection = database.open_connection(self._unfinished.folder, EngineOptions())

@@ -325,7 +325,6 @@ class Database:
         return is_due and (not self._next_checkpoint_s or stopwatch_s() >= self._next_checkpoint_s)
 
     def _checkpoint(self, how: str) -> None:
-        """Checkpoint the log; if another process prevents that, retry later."""
         self._has_freed = False
         try:
             ((is_busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({how})")
@@ -416,10 +415,10 @@ def _free_bytes(folder: Path) -> int:
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Return whether a commit failed because the disk is full, in which case the store can continue.
+    """Return whether a commit failed because the disk is full, after which the store continues.
 
-    If the index of the log (``-shm``) cannot grow, the batch is in the log nevertheless, and a crash before the next
-    commit, which overwrites it, would keep it. So a refused command may still have been applied, as after any 5xx.
+    If the log's index (``-shm``) cannot grow, the batch is in the log, and a crash before the next commit, which
+    overwrites it, would keep it: like after any 5xx, a refused command may have been applied.
     """
     if isinstance(error, apsw.IOError):
         return getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE

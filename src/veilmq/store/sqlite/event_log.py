@@ -48,10 +48,7 @@ Lease = list[Any]
 
 
 class EventLog:
-    """The events of one store in the open batch, and the state needed to create them.
-
-    Methods that read leases expect the database to be current: the caller flushes what is staged of the queue.
-    """
+    """The events of the open batch. Before methods that read leases, the caller flushes what is staged of the queue."""
 
     def __init__(self, connection: apsw.Connection, *, options: EngineOptions, database: Database) -> None:
         self._execute = connection.execute
@@ -69,10 +66,7 @@ class EventLog:
         self._hashes: dict[tuple[int, int], int | None] = {}
 
     def write(self, ahead_ms: int) -> None:
-        """Write the staged events and the expired receipts, or neither.
-
-        Events have shown time; expired receipts have store time.
-        """
+        """Write the staged events in shown time, and expired receipts in store time, or drop both."""
         staged, expired = self.staged, self._expired
         self.staged, self._expired = [], {}
         recorded, _, exported, dropped = self._execute(SQL["event_state"]).get
@@ -160,10 +154,7 @@ class EventLog:
     def end_receipts(
         self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False
     ) -> None:
-        """End the receipts of messages that are received, moved or deleted other than by a receipt.
-
-        A receipt ends at its deadline, or earlier with its message. ``dead``: the messages become dead letters.
-        """
+        """End receipts of messages that are received, moved or deleted without them; ``dead``: dead-lettered."""
         if logged is None:
             return
         for lease in self.find(partition, seqs, fifo=fifo):
@@ -182,10 +173,7 @@ class EventLog:
             lease[_LOG] |= LOG_CLOSED
 
     def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, *, acts: bool) -> None:
-        """Record a delete, which does not act if its receipt has ended; ``lease`` is ``None`` without a message.
-
-        A receipt renewed by a change belongs to the same receive, which continues.
-        """
+        """Record a delete; ``lease`` is ``None`` without a message. A renewed receipt belongs to the same receive."""
         if (logged := queue.log) is None:
             return
         if lease is not None and lease[_GENERATION] == receipt.generation:

@@ -34,10 +34,7 @@ def priorities(queue: Queue) -> list[int]:
 
 
 def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
-    """Return the up-to-date accounts of a queue by lane, created from the messages in flight if missing.
-
-    They must exist before a receipt changes messages in flight, so that these are counted.
-    """
+    """Return the current accounts by lane; they must exist before a receipt changes the messages in flight."""
     if queue.fairness is None:
         queue.fairness = defaultdict(Fairness)
         now_ms = queue.counted_at_ms
@@ -60,10 +57,7 @@ def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int,
 
 
 def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, mark_noisy: bool) -> Iterator[Row]:
-    """Yield the visible messages in receive order, by the statements ``sql``.
-
-    With ``mark_noisy`` a group that takes too much becomes noisy; otherwise it is only treated so here.
-    """
+    """Yield visible messages in receive order; with ``mark_noisy``, a group that takes too much becomes noisy."""
     accounts, now_ms, partition, execute = accounts_of(session, queue), session.now_ms, queue.partition, session.execute
     others = max(0, queue.in_flight - sum([len(account.leases) for account in accounts.values()]))
     for priority in priorities(queue):

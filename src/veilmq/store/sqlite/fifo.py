@@ -77,7 +77,6 @@ def send(session: Session, queue: Queue, sends: Sends, results: Results) -> list
 def _add(
     session: Session, queue: Queue, command: commands.Send, first: int, messages: list[Row], rows: list[Row]
 ) -> list[SentMessage | VeilmqError]:
-    """Add the messages of a command; raises an error that concerns the whole command."""
     now_ms, options, settings = session.now_ms, command.options, queue.settings
     next_id = session.ids.next if type(options) is not InternalSendOptions else iter(options.ids).__next__
     with_receipts = options is not None and options.receipts
@@ -314,10 +313,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
 
 
 def ready_groups(session: Session, queue: Queue, count: int) -> Iterator[int]:
-    """Yield at least ``count`` groups that may have a message to deliver, in the order in which they became ready.
-
-    While expired messages are not deleted yet, groups may have no others.
-    """
+    """Yield ``count`` or more groups in the order in which they became ready; some may only have expired messages."""
     session.flush()
     partition, delay_ms, now_ms = queue.partition, queue.delay_ms, session.now_ms
     count += SKIPPED_MAX if now_ms < queue.expires_at_ms else EXPIRED_SKIPPED_MAX

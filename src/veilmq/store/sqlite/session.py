@@ -86,10 +86,7 @@ class Session:
             self._dirty.append(queue)
 
     def stage(self, query: str, rows: list[Row]) -> None:
-        """Stage rows of a statement, given by its text, to run together with those of other queues.
-
-        No statement reads rows of another queue, so staged rows can wait until the batch reads, or ends.
-        """
+        """Stage rows of a statement until the batch reads, or ends; no statement reads rows of another queue."""
         staged = self._writes.setdefault(query, rows)
         if staged is not rows:
             staged += rows
@@ -258,11 +255,7 @@ class Session:
 
 
 class GroupNumbers:
-    """The numbers of message groups of FIFO queues.
-
-    A group's number is the seq of its first message, found by a hash of its name. Recently used numbers are cached. The
-    janitor deletes the numbers of groups without messages.
-    """
+    """Numbers of FIFO message groups, by a hash of the name: the seq of the first message. Recent ones are cached."""
 
     def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
         self._execute = execute
@@ -292,7 +285,7 @@ class GroupNumbers:
         return seq
 
     def sweep(self, count: int) -> bool:
-        """Delete the numbers of groups without messages in a slice; return whether to continue with the next one.
+        """Delete the numbers of empty groups in a slice; return whether to continue at once.
 
         After the last slice it pauses: groups that return at once would keep it busy.
         """
@@ -317,7 +310,6 @@ class _RenumberingCodec(ReceiptCodec):
         self._execute = execute
 
     def read(self, text: str) -> Receipt:
-        """Decode a receipt, with the seq of its message here; raises ``ReceiptInvalid``."""
         receipt = super().read(text)
         row = self._execute(SQL["renumbered"], (receipt.queue, receipt.position)).fetchone()
         return receipt if row is None else receipt._replace(position=row[0])

@@ -42,10 +42,7 @@ _Item = tuple[list[Any], int, Receipt, Any]
 
 
 def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results) -> None:
-    """Apply commands on a queue in order; each result is a list with a state or an error for each receipt.
-
-    Deletes are first tried without reading the message: such a delete acts only if the row matches the receipt.
-    """
+    """Apply commands on a queue in order; each result is a list. Deletes are first tried without reading messages."""
     found, is_plain = _read(session, queue, items, results)
     now_ms, log = session.now_ms, queue.log
     tried: list[_Item] = []
@@ -71,10 +68,7 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], re
 def _read(
     session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results
 ) -> tuple[list[_Item], bool]:
-    """Decode receipts, and set results for those whose messages cannot exist.
-
-    Return the others, and whether they are all plain deletes.
-    """
+    """Decode receipts, set results of those without a message; return the others, and whether all are plain deletes."""
     read, number = session.book.read, queue.number
     floor, is_plain = queue.floor(session.now_ms), not queue.has_groups
     found: list[_Item] = []
@@ -206,7 +200,6 @@ def _write(session: Session, queue: Queue, changed: Collection[list[Any]], delet
 def _check_receipt(
     session: Session, queue: Queue, receipt: Receipt, command: Settling, row: list[Any]
 ) -> tuple[ReceiptState, bool]:
-    """Return the state of the receipt, and whether it acts."""
     _, visible_at_ms, _, generation, epoch = row[:5]
     current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
     state = receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=session.now_ms)
@@ -327,7 +320,6 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
 
 
 def _first_seq(session: Session, queue: Queue) -> int | None:
-    """Return the first seq of a queue."""
     session.write_deletions()
     if queue.fifo:
         found = [session.row("ordered_oldest", queue.partition)]
@@ -338,7 +330,6 @@ def _first_seq(session: Session, queue: Queue) -> int | None:
 
 
 def _delete_expired(session: Session, queue: Queue) -> list[Row]:
-    """Delete a slice of the messages past their retention; return the rows like ``delete_below``."""
     lanes, now_ms = None if queue.fifo else queue.lanes, session.now_ms
     rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), _DELETED_AT_ONCE, queue.log)
     for *_, visible_at_ms, receive_count in rows:
@@ -400,10 +391,7 @@ def dead_letter_sink(session: Session, queue: Queue) -> DeadLetterSink | None:
 
 
 def dead_letter(session: Session, source: Queue, target: Queue, rows: list[Row]) -> list[int]:
-    """Move dead letters, whose receipts have ended; return their seqs in the target.
-
-    They keep their ids, receive counts and the time of their first receive.
-    """
+    """Move dead letters, whose receipts have ended, with ids and receive counts; return their seqs in the target."""
     advance_time(session, target)
     if not source.fifo and session.now_ms < target.expires_at_ms:  # the target has no message before content floor
         target.floor_seq = min([target.floor_seq, *[row[0] for row in rows]])
@@ -418,10 +406,7 @@ def dead_letter(session: Session, source: Queue, target: Queue, rows: list[Row])
 def move(
     session: Session, source: Queue, target: Queue, rows: list[Row], contents: list[Row], *, keep_seqs: bool = False
 ) -> list[int]:
-    """Move messages to a queue whose totals are up to date; ``contents`` has id, properties and history of each.
-
-    Returns their seqs in the target, which follow all others unless ``keep_seqs``.
-    """
+    """Move messages with new ``contents`` (id, properties, history); return their seqs, new unless ``keep_seqs``."""
     now_ms = session.now_ms
     if keep_seqs:
         seqs = [row[0] for row in rows]
@@ -453,7 +438,6 @@ def add_messages(queue: Queue, lane: int, first: int, messages: int = 1) -> None
 
 
 def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], contents: list[Row]) -> list[int]:
-    """Move messages with seqs after all others; return these."""
     first, partition, groups = session.next_seq(), target.partition, {row[11]: row[11] for row in rows}
     now_ms = session.now_ms
     session.last_seq = first + len(rows) - 1

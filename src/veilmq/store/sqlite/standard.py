@@ -228,10 +228,7 @@ class Delivery:
 
 
 def next_due(session: Session, queue: Queue) -> int | None:
-    """Return when there will be a message to receive, or ``None`` if none will be without a command.
-
-    While expired messages are not deleted yet, that is now: they may use capacity, or block groups.
-    """
+    """Return when a message can be received, or ``None``; now, if expired ones may use capacity or block groups."""
     due_ms = now_ms = session.now_ms
     if now_ms < queue.expires_at_ms:
         if not queue.at_limit or queue.in_flight < queue.in_flight_max:
@@ -280,10 +277,7 @@ Sends = list[tuple[int, commands.Send]]  # the sends of a batch, each with the s
 def send(  # noqa: C901 (a call per message costs time)
     session: Session, queue: Queue, sends: Sends, results: Results
 ) -> list[int]:
-    """Store the messages of ``sends``; return the first seq that each of them could use.
-
-    Each result is a list with a ``SentMessage`` or an error for each message.
-    """
+    """Store messages; each result is a list of ids and errors. Return the first seq that each command could use."""
     now_ms, seq, next_id = session.now_ms, session.next_seq(), session.ids.next
     partition, delay_ms, size_max, wake = queue.partition, queue.delay_ms, queue.settings.message_bytes_max, queue.wake
     firsts: list[int] = []

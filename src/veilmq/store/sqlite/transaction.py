@@ -248,7 +248,6 @@ class _Transaction(SqliteClaims):
 
 
 def _first(rows: Iterable[Any], floor: int, count: int, scanned_max: int) -> list[Any]:
-    """Return seq and lane of up to ``count`` unexpired messages among the first ``scanned_max``."""
     return list(islice((row[:2] for row in islice(rows, scanned_max) if row[0] >= floor), count))
 
 
