@@ -596,7 +596,7 @@ def test_sign_in_over_tls_from_other_machines(tmp_path: Path) -> None:
         admin_host="0.0.0.0", credentials=written(tmp_path / "credentials.toml"), **files.settings
     ) as running:
         endpoint = running.admin_endpoint.replace("0.0.0.0", "127.0.0.1")
-        with urllib3.PoolManager(ssl_context=files.trusting()) as http:
+        with urllib3.PoolManager(ssl_context=files.client_context()) as http:
             headers = {"Host": f"{NAME}:9325", "Connection": "close"}
             form = http.request("GET", f"{endpoint}/console/login", headers=headers)
             assert "; Secure" in form.headers["set-cookie"]

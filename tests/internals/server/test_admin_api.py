@@ -1,7 +1,4 @@
-"""The description of the API: it is valid, it has every route and action, and real answers are as it says.
-
-Then: requests in the process: replies as over sockets, withdrawal, hurry, and authentication.
-"""
+"""The OpenAPI document (valid, complete, true to real replies) and requests within the process."""
 
 import asyncio
 import json
@@ -47,7 +44,7 @@ READS = {
     "GET /api/queues/{account}": "/api/queues",
     "GET /api/queues/{account}/{queue}/show": "/api/queues/-/jobs/show",
 }
-"""Every route that reads, and an address whose answer is not empty."""
+"""For each route that reads, a path whose reply is not empty."""
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +69,29 @@ def document(server: RunningServer) -> Any:
 
 
 def schema(document: Any, content: Any) -> OAS31Validator:
-    """Return what checks values by the schema of ``content``."""
+    """Return a validator for the schema of ``content``."""
     return OAS31Validator({**content["application/json"]["schema"], "components": document["components"]})
 
 
 @pytest.mark.slow
-def test_it_is_a_valid_description(document: Any) -> None:
+def test_the_document_is_valid_openapi(document: Any) -> None:
     validate(document)
     assert document["openapi"].startswith("3.1.")
 
 
-def test_every_route_and_every_action_is_in_it(document: Any) -> None:
-    told = {
+def test_the_document_has_every_route_and_every_action(document: Any) -> None:
+    documented = {
         f"{method.upper()} {path}"
         for path, item in document["paths"].items()
         for method in item
         if method != "parameters"
     }
     routes = {f"{route.method.decode()} {admin_path(route)}" for route in ROUTES.values()}
-    assert told == routes | {f"POST /api/sqs/{name}" for name in ACTIONS}
+    assert documented == routes | {f"POST /api/sqs/{name}" for name in ACTIONS}
     assert set(READS) == {name for name in routes if name.startswith("GET ")}
 
 
-def test_everything_in_it_says_what_it_is(document: Any) -> None:
+def test_every_operation_has_a_summary_security_and_errors(document: Any) -> None:
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if method != "parameters":
@@ -105,30 +102,30 @@ def test_everything_in_it_says_what_it_is(document: Any) -> None:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_real_answer_is_as_it_says(server: RunningServer, document: Any, name: str) -> None:
-    """With everything that it says to be there always, and something in its lists."""
+def test_real_replies_match_their_schema(server: RunningServer, document: Any, name: str) -> None:
+    """Including all required members; no list is empty, so the items are checked too."""
     method, path = name.split(" ")
-    answer = Api(server).get(READS[name])
+    reply = Api(server).get(READS[name])
     operation = document["paths"][path][method.lower()]
-    schema(document, operation["responses"]["200"]["content"]).validate(answer)
-    assert all(value for value in answer.values() if isinstance(value, list)), answer
+    schema(document, operation["responses"]["200"]["content"]).validate(reply)
+    assert all(value for value in reply.values() if isinstance(value, list)), reply
     assert not schema(document, operation["responses"]["200"]["content"]).is_valid({"other": 1})
 
 
 @pytest.mark.parametrize("label", [route.label for route in ROUTES.values() if route.body is not None])
-def test_a_body_that_it_forbids_is_refused(server: RunningServer, document: Any, label: str) -> None:
+def test_a_body_that_the_schema_forbids_is_refused(server: RunningServer, document: Any, label: str) -> None:
     (route,) = [route for route in ROUTES.values() if route.label == label]
     operation = document["paths"][admin_path(route)]["post"]
     body = {"certainly": "unknown"}
     assert not schema(document, operation["requestBody"]["content"]).is_valid(body)
     path = admin_path(route).format(account="-", queue="jobs")
     query = "?writer=w&batch=1&attempt=a&part=1" if label == "publications.stage" else ""
-    answer = Api(server).request("POST", path + query, body)
-    assert answer.status == 400
-    schema(document, operation["responses"]["400"]["content"]).validate(answer.json())
+    reply = Api(server).request("POST", path + query, body)
+    assert reply.status == 400
+    schema(document, operation["responses"]["400"]["content"]).validate(reply.json())
 
 
-def test_a_body_that_it_allows_is_taken(server: RunningServer, document: Any) -> None:
+def test_a_body_that_the_schema_allows_is_accepted(server: RunningServer, document: Any) -> None:
     operation = document["paths"]["/api/queues/{account}/{queue}/set"]["post"]
     bodies = schema(document, operation["requestBody"]["content"])
     for name, allowed in RANGES.items():
@@ -140,7 +137,7 @@ def test_a_body_that_it_allows_is_taken(server: RunningServer, document: Any) ->
     Api(server).post("/api/queues/-/jobs/set", body)
 
 
-def test_parameters_are_those_of_the_route(document: Any) -> None:
+def test_query_parameters_are_documented(document: Any) -> None:
     found = {each["name"]: each for each in document["paths"]["/api/messages/{account}/{queue}"]["get"]["parameters"]}
     assert found["count"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 100, "default": 10}
     assert not found["count"]["required"]
@@ -148,13 +145,13 @@ def test_parameters_are_those_of_the_route(document: Any) -> None:
     assert [each["name"] for each in claimed if each["required"]] == ["source", "number"]
 
 
-def test_an_action_takes_and_answers_what_it_says(server: RunningServer, document: Any) -> None:
+def test_bodies_and_replies_of_an_action_match_their_schemas(server: RunningServer, document: Any) -> None:
     operation = document["paths"]["/api/sqs/SendMessage"]["post"]
     body = {"QueueUrl": f"{server.endpoint}/000000000000/jobs", "MessageBody": b64encode(b"m").decode()}
     assert schema(document, operation["requestBody"]["content"]).is_valid(body)
-    answer = Api(server).post("/api/sqs/SendMessage", body)
+    reply = Api(server).post("/api/sqs/SendMessage", body)
     content = operation["responses"]["200"]["content"]["application/x-amz-json-1.0"]
-    schema(document, {"application/json": content}).validate(answer)
+    schema(document, {"application/json": content}).validate(reply)
     refused = Api(server).request("POST", "/api/sqs/SendMessage", {}).json()
     wrong = operation["responses"]["default"]["content"]["application/x-amz-json-1.0"]
     schema(document, {"application/json": wrong}).validate(refused)
@@ -166,8 +163,8 @@ URL = f"http://h/{QUEUE}"
 ME = caller_named(OWNER)
 
 
-class House:
-    """A dispatcher on an engine, and the way in; with ``keys`` one that knows accounts."""
+class Host:
+    """A dispatcher on an engine with its in-process client; with ``keys``, requests are authenticated."""
 
     def __init__(self, engine: Engine, *, keys: Path | None = None) -> None:
         self.engine: Any = engine
@@ -182,75 +179,75 @@ class House:
         self.metrics = dispatcher.metrics
         self.in_process = InProcessClient(dispatcher)
 
-    async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> ApiReply:
+    async def sqs(self, action: str, caller: Any = None, peer: str | None = None, **fields: Any) -> ApiReply:
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"host": b"h"}
-        return await self.in_process.send(ApiRequest(b"POST", b"/", headers, json.dumps(fields).encode(), who, peer))
+        request = ApiRequest(b"POST", b"/", headers, json.dumps(fields).encode(), caller, peer)
+        return await self.in_process.send(request)
 
-    async def api(self, target: str, who: Any = None) -> ApiReply:
-        return await self.in_process.send(ApiRequest(b"GET", target.encode(), {b"host": b"h"}, b"", who, None))
+    async def api(self, target: str, caller: Any = None) -> ApiReply:
+        return await self.in_process.send(ApiRequest(b"GET", target.encode(), {b"host": b"h"}, b"", caller, None))
 
 
 @pytest.fixture
 @asynccontextmanager
-async def house() -> AsyncIterator[House]:
+async def host() -> AsyncIterator[Host]:
     engine = SqliteStore(None, clock=VirtualClock())
     try:
         await execute(engine, CreateQueue(queue=QUEUE))
-        yield House(engine)
+        yield Host(engine)
     finally:
         await engine.close()
 
 
-async def parked(house: House) -> "asyncio.Task[ApiReply]":
-    receiving = asyncio.ensure_future(house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
-    while not house.polls.parked:
+async def parked(host: Host) -> "asyncio.Task[ApiReply]":
+    receiving = asyncio.ensure_future(host.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
+    while not host.polls.parked:
         await asyncio.sleep(0)
-        await house.engine.drain()
+        await host.engine.drain()
     return receiving
 
 
-async def test_an_answer_is_what_a_socket_would_have_got(house: House) -> None:
-    """Status, headers and body, of every protocol, errors too; and it is counted."""
-    sent = await house.sqs("SendMessage", QueueUrl=URL, MessageBody="hello")
+async def test_replies_are_those_of_a_socket(host: Host) -> None:
+    """Status, headers and body, for every protocol, including errors. The requests are counted in the metrics."""
+    sent = await host.sqs("SendMessage", QueueUrl=URL, MessageBody="hello")
     assert (sent.status, b"application/x-amz-json-1.0" in sent.headers) == (200, True)
-    received = json.loads((await house.sqs("ReceiveMessage", QueueUrl=URL)).body)
+    received = json.loads((await host.sqs("ReceiveMessage", QueueUrl=URL)).body)
     assert received["Messages"][0]["Body"] == "hello"
-    assert json.loads((await house.api("/v1/queues/-/jobs/show")).body)["in_flight"] == 1
-    missing = await house.api("/v1/queues/-/none/show")
+    assert json.loads((await host.api("/v1/queues/-/jobs/show")).body)["in_flight"] == 1
+    missing = await host.api("/v1/queues/-/none/show")
     assert (missing.status, json.loads(missing.body)["code"]) == (404, "QueueNotFound")
-    assert (await house.sqs("Fly")).status == 400
-    assert (await house.in_process.send(ApiRequest(b"GET", b"/", {}, b"", None, None))).status == 404
-    counted = {(action, code): series.count for action, code, series in house.metrics.series()}
+    assert (await host.sqs("Fly")).status == 400
+    assert (await host.in_process.send(ApiRequest(b"GET", b"/", {}, b"", None, None))).status == 404
+    counted = {(action, code): series.count for action, code, series in host.metrics.series()}
     assert counted[("SendMessage", "OK")] == counted[("queues.show", "QueueNotFound")] == 1
-    assert len(house.in_process) == 0
+    assert len(host.in_process) == 0
 
 
-async def test_a_wait_that_is_cancelled_takes_nothing(house: House) -> None:
-    """A message that comes afterwards is for the next one, who asks."""
-    receiving = await parked(house)
+async def test_a_cancelled_long_poll_takes_no_message(host: Host) -> None:
+    receiving = await parked(host)
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receiving
-    assert (house.polls.parked, len(house.in_process)) == (0, 0)
-    await execute(house.engine, Send(queue=QUEUE, messages=(NewMessage(body="m", size_bytes=1),)))
-    received = json.loads((await house.sqs("ReceiveMessage", QueueUrl=URL)).body)
+    assert (host.polls.parked, len(host.in_process)) == (0, 0)
+    await execute(host.engine, Send(queue=QUEUE, messages=(NewMessage(body="m", size_bytes=1),)))
+    received = json.loads((await host.sqs("ReceiveMessage", QueueUrl=URL)).body)
     assert received["Messages"][0]["Body"] == "m"
 
 
-async def test_a_request_that_waits_for_a_policy_can_be_taken_back_and_hurried(tmp_path: Path) -> None:
-    """An answer that comes too late for it is heard by nobody."""
+async def test_a_request_that_waits_for_a_policy_can_be_cancelled(tmp_path: Path) -> None:
+    """Also after the policy has arrived: the result of the command is then ignored."""
     engine = ScriptedEngine()
-    house = House(engine, keys=written(tmp_path / "keys.toml"))
-    asking = [asyncio.ensure_future(house.sqs("PurgeQueue", ME, QueueUrl=URL)) for _ in range(2)]
+    host = Host(engine, keys=written(tmp_path / "keys.toml"))
+    requests = [asyncio.ensure_future(host.sqs("PurgeQueue", ME, QueueUrl=URL)) for _ in range(2)]
     await asyncio.sleep(0)
-    house.in_process.hurry()
-    asking[0].cancel()
+    host.in_process.hurry()
+    requests[0].cancel()
     await asyncio.sleep(0)
     view = QueueView(queue=QUEUE, settings=QueueSettings(), created_at_ms=1, modified_at_ms=1)
     assert isinstance(engine.answer(view), ShowQueue)
     ((command, done),) = engine.pending
-    asking[1].cancel()
+    requests[1].cancel()
     await asyncio.sleep(0)
     done(None)
     assert type(command).__name__ == "PurgeQueue"
-    assert asking[1].cancelled()
+    assert requests[1].cancelled()

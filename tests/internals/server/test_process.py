@@ -1,4 +1,4 @@
-"""The server as a process: where it listens, TLS, signals; how it begins, what it refuses, and how it ends."""
+"""The server as a process: listening, TLS, signals, start, and shutdown."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def bound(host: str, port: int = 0) -> Iterator[list[socket.socket]]:
+def listening(host: str, port: int = 0) -> Iterator[list[socket.socket]]:
     listeners = bind(host, port, setting="port")
     try:
         yield listeners
@@ -54,28 +54,28 @@ ADDRESSES = ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A name with two addresses of this machine and one that is not its own, which no resolver here knows."""
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A host name that resolves to two addresses of this machine and one of another."""
     resolve = socket.getaddrinfo
 
     def resolved(host: str, *args: Any, **kwargs: Any) -> list[Any]:
         names = (*ADDRESSES, "192.0.2.1") if host == "two.test" else (host,)
-        return [place for name in names for place in resolve(name, *args, **kwargs)]
+        return [address for name in names for address in resolve(name, *args, **kwargs)]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     return "two.test"
 
 
-def test_a_name_is_listened_on_at_all_its_addresses(two: str) -> None:
-    """At one port, which was free at all of them; what is not of this machine is passed over."""
-    with bound(two) as listeners:
-        places = [each.getsockname() for each in listeners]
-        assert tuple(host for host, _ in places) == ADDRESSES
-        assert len({port for _, port in places}) == 1
+def test_bind_listens_on_all_local_addresses_of_a_name(two_addresses: str) -> None:
+    """On the same port for all of them."""
+    with listening(two_addresses) as listeners:
+        names = [each.getsockname() for each in listeners]
+        assert tuple(host for host, _ in names) == ADDRESSES
+        assert len({port for _, port in names}) == 1
 
 
-def test_a_server_answers_at_all_addresses_of_its_name(two: str) -> None:
-    with RunningServer(host=two, admin_host=two, insecure=True) as server:
+def test_a_server_replies_on_all_addresses_of_its_name(two_addresses: str) -> None:
+    with RunningServer(host=two_addresses, admin_host=two_addresses, insecure=True) as server:
         for endpoint in (server.endpoint, server.admin_endpoint):
             port = int(endpoint.rpartition(":")[2])
             for address in ADDRESSES:
@@ -85,33 +85,33 @@ def test_a_server_answers_at_all_addresses_of_its_name(two: str) -> None:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_name_is_not_listened_on_by_half(two: str, address: str) -> None:
-    """Where the port is taken at one of the addresses, it is refused at all, and none stays open."""
+def test_bind_listens_on_all_addresses_or_none(two_addresses: str, address: str) -> None:
+    """If the port is in use on one of them, bind fails and closes the others."""
     with socket.create_server((address, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(BindError, match=rf"two.test:{port}: the port is in use"):
-            bind(two, port, setting="port")
-    with bound(two, port) as listeners:
+            bind(two_addresses, port, setting="port")
+    with listening(two_addresses, port) as listeners:
         assert {each.getsockname()[1] for each in listeners} == {port}
 
 
-def test_an_address_in_a_url() -> None:
-    with bound("127.0.0.1") as (four,):
+def test_authority_and_loopback_of_listeners() -> None:
+    with listening("127.0.0.1") as (four,):
         assert authority(four) == f"127.0.0.1:{four.getsockname()[1]}"
         assert is_loopback([four])
-    with bound("0.0.0.0") as (everywhere,):
+    with listening("0.0.0.0") as (everywhere,):
         assert not is_loopback([everywhere])
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_queue_urls_have_the_port_where_no_host_is_sent(version: str) -> None:
-    """HTTP/1.0 may leave the header out; the URL has to work nevertheless. HTTP/1.1 may not."""
+def test_queue_urls_have_the_port_without_a_host_header(version: str) -> None:
+    """The header is optional only in HTTP/1.0."""
     with RunningServer() as server:
-        with dial(server.endpoint) as asking:
+        with dial(server.endpoint) as connection:
             head = f"POST / HTTP/{version}\r\nX-Amz-Target: AmazonSQS.CreateQueue\r\nContent-Length: 17\r\n\r\n"
-            asking.sendall(head.encode() + b'{"QueueName":"q"}')
-            asking.shutdown(socket.SHUT_WR)
-            reply = asking.makefile("rb").read()
+            connection.sendall(head.encode() + b'{"QueueName":"q"}')
+            connection.shutdown(socket.SHUT_WR)
+            reply = connection.makefile("rb").read()
         if version == "1.0":
             assert json.loads(reply.partition(b"\r\n\r\n")[2]) == {"QueueUrl": f"{server.endpoint}/000000000000/q"}
         else:
@@ -132,7 +132,7 @@ AUTHORITY = trustme.CA()
 
 
 class Files:
-    """An authority's certificate, and those of the server, in a folder."""
+    """The PEM files of a certificate authority and of the server's certificate and key."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = folder / "authority.pem"
@@ -150,7 +150,7 @@ class Files:
     def settings(self) -> dict[str, Any]:
         return {"tls_certificate": self.certificate, "tls_key": self.key}
 
-    def trusting(self) -> ssl.SSLContext:
+    def client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.authority))
 
 
@@ -166,21 +166,21 @@ def server(files: Files, tmp_path: Path) -> Iterator[RunningServer]:
 
 
 @contextmanager
-def secured(server: RunningServer | str, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+def tls_connection(server: RunningServer | str, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
     endpoint = server if isinstance(server, str) else server.endpoint
     with dial(endpoint) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
         yield connection
 
 
 def serial(server: RunningServer, files: Files) -> int:
-    """Return the number of the certificate that new connections see."""
-    with secured(server, files.trusting()) as connection:
+    """Return the serial number of the certificate that the server uses for a new connection."""
+    with tls_connection(server, files.client_context()) as connection:
         found: Any = connection.getpeercert()
         return int(found["serialNumber"], 16)
 
 
-def test_boto3_speaks_tls(server: RunningServer, files: Files) -> None:
-    """Queue URLs begin with https, and a long body arrives whole."""
+def test_boto3_over_tls(server: RunningServer, files: Files) -> None:
+    """Queue URLs begin with https, and a large body arrives complete."""
     sqs = client(server, verify=str(files.authority))
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     assert url.startswith("https://127.0.0.1:")
@@ -188,35 +188,35 @@ def test_boto3_speaks_tls(server: RunningServer, files: Files) -> None:
     assert len(sqs.receive_message(QueueUrl=url)["Messages"][0]["Body"]) == 1_000_000
 
 
-def test_who_does_not_trust_the_authority_does_not_speak(server: RunningServer) -> None:
+def test_a_client_without_the_authority_is_refused(server: RunningServer) -> None:
     with pytest.raises(SSLError):
         client(server).list_queues()
 
 
-def test_plain_http_is_not_answered(server: RunningServer, files: Files) -> None:
+def test_plain_http_on_a_tls_port_gets_no_reply(server: RunningServer, files: Files) -> None:
     with pytest.raises(ConnectionClosedError):
         client(server, endpoint_url=server.endpoint.replace("https", "http")).list_queues()
     client(server, verify=str(files.authority)).list_queues()
 
 
-def test_the_operators_port_speaks_tls_too(server: RunningServer, files: Files) -> None:
+def test_the_admin_port_uses_tls_too(server: RunningServer, files: Files) -> None:
     address = f"{server.admin_endpoint}/health/ready"
     assert address.startswith("https://")
-    with urllib.request.urlopen(address, timeout=60, context=files.trusting()) as answer:
-        assert answer.read() == b"ready\n"
+    with urllib.request.urlopen(address, timeout=60, context=files.client_context()) as reply:
+        assert reply.read() == b"ready\n"
 
 
-def test_nothing_older_than_tls_1_2(server: RunningServer, files: Files) -> None:
-    context = files.trusting()
+def test_tls_1_1_is_refused(server: RunningServer, files: Files) -> None:
+    context = files.client_context()
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(ssl.SSLError), secured(server, context):
+    with pytest.raises(ssl.SSLError), tls_connection(server, context):
         pass
 
 
-def test_a_new_certificate_is_for_new_connections(server: RunningServer, files: Files) -> None:
+def test_a_reloaded_certificate_is_used_for_new_connections(server: RunningServer, files: Files) -> None:
     first = serial(server, files)
-    with secured(server, files.trusting()) as connection:
+    with tls_connection(server, files.client_context()) as connection:
         files.issue("127.0.0.1")
         server.reload()
         assert serial(server, files) != first
@@ -224,7 +224,7 @@ def test_a_new_certificate_is_for_new_connections(server: RunningServer, files: 
         assert connection.recv(12) == b"HTTP/1.1 405"
 
 
-def test_a_broken_certificate_changes_nothing(
+def test_reloading_a_broken_certificate_keeps_the_old_one(
     server: RunningServer, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = serial(server, files)
@@ -235,10 +235,10 @@ def test_a_broken_certificate_changes_nothing(
     assert serial(server, files) == first
 
 
-def test_a_certificate_that_goes_while_it_is_read_changes_nothing(
+def test_a_certificate_removed_during_the_reload_keeps_the_old_one(
     server: RunningServer, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is read, and removed before it is loaded."""
+    """Removed after it was read and before it is loaded."""
     first = serial(server, files)
     files.certificate.unlink()
     os.mkfifo(files.certificate)
@@ -258,25 +258,25 @@ def test_a_certificate_that_goes_while_it_is_read_changes_nothing(
     assert serial(server, files) == first
 
 
-def test_a_refused_client_reads_why(server: RunningServer, files: Files) -> None:
-    """TLS cannot be closed halfway; the reply comes, and then the end."""
-    with secured(server, files.trusting()) as connection:
+def test_a_bad_request_over_tls_gets_a_reply(server: RunningServer, files: Files) -> None:
+    """Before the connection is closed, as TLS has no half-close."""
+    with tls_connection(server, files.client_context()) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 400"
 
 
-def test_a_waiting_client_may_go(files: Files, caplog: pytest.LogCaptureFixture) -> None:
-    """Its end is taken for what it is, without a word in the log, and its long poll takes no message."""
+def test_a_tls_client_may_leave_during_a_long_poll(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is logged, and the poll takes no message."""
     with RunningServer(**files.settings) as server:
         sqs = client(server, verify=str(files.authority))
         url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
         body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
-        with secured(server, files.trusting()) as connection:
+        with tls_connection(server, files.client_context()) as connection:
             head = "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             sqs.list_queues()
             assert server.parked == 1
-            with suppress(ssl.SSLError):  # the answer to the poll, after we have said goodbye
+            with suppress(ssl.SSLError):  # the poll's reply, after the close_notify
                 connection.unwrap()
         sqs.list_queues()
         assert server.parked == 0
@@ -285,10 +285,10 @@ def test_a_waiting_client_may_go(files: Files, caplog: pytest.LogCaptureFixture)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_connections_and_long_polls_are_free_when_they_end(files: Files) -> None:
-    """The search for cycles is rare, and a TLS connection would keep some 20 KB until then."""
+def test_ended_connections_and_long_polls_are_freed_at_once(files: Files) -> None:
+    """Without reference cycles, since garbage collection is rare and a TLS connection has some 20 KB."""
 
-    def left() -> list[object]:
+    def remaining() -> list[object]:
         return [each for each in gc.get_objects() if type(each) in (Http1Connection, Poll) and id(each) not in before]
 
     with RunningServer(clock=SystemClock(), **files.settings) as server:
@@ -296,14 +296,14 @@ def test_connections_and_long_polls_are_free_when_they_end(files: Files) -> None
         body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
         head = "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
         gc.collect()
-        before = {id(each) for each in gc.get_objects()}  # other tests' servers may not have ended
+        before = {id(each) for each in gc.get_objects()}  # servers of other tests may still be running
         gc.disable()
         try:
-            with secured(server, files.trusting()) as connection:
+            with tls_connection(server, files.client_context()) as connection:
                 connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
                 server.wait_parked()
-                assert len(left()) == 2
-            server.wait_until(lambda: not left())
+                assert len(remaining()) == 2
+            server.wait_until(lambda: not remaining())
         finally:
             gc.enable()
 
@@ -314,8 +314,8 @@ def refusal(certificate: Path, key: Path) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_be_used_is_told_at_the_start(files: Files, tmp_path: Path) -> None:
-    """A missing file, a key of another certificate, one with a passphrase, and what is no PEM."""
+def test_unusable_tls_files_are_an_error_at_the_start(files: Files, tmp_path: Path) -> None:
+    """A missing file, the key of another certificate, and text that is not PEM."""
     missing = tmp_path / "missing.pem"
     assert refusal(missing, files.key) == f"The TLS certificate {missing} cannot be read: No such file or directory."
     assert refusal(files.certificate, missing) == f"The TLS key {missing} cannot be read: No such file or directory."
@@ -337,11 +337,11 @@ def test_a_key_with_a_passphrase_is_refused(files: Files) -> None:
 
 
 @pytest.mark.parametrize("port", ["endpoint", "admin_endpoint"])
-def test_an_idle_connection_does_not_hold_up_the_end(files: Files, port: str) -> None:
-    """Its client says nothing when it is told that the connection ends."""
+def test_an_idle_connection_does_not_delay_shutdown(files: Files, port: str) -> None:
+    """Even if its client does not reply to the closing of TLS."""
     with (
         RunningServer(drain_s_max=3_600, **files.settings) as server,
-        secured(getattr(server, port), files.trusting()) as connection,
+        tls_connection(getattr(server, port), files.client_context()) as connection,
     ):
         connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert connection.recv(9) == b"HTTP/1.1 "
@@ -349,16 +349,16 @@ def test_an_idle_connection_does_not_hold_up_the_end(files: Files, port: str) ->
 
 
 @pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored, as by nohup"])
-def test_the_signal_reads_everything_again(before: signal.Handlers) -> None:
-    """Each time, while the context lasts; what was there before is there after."""
+def test_sighup_calls_the_handler_each_time(before: signal.Handlers) -> None:
+    """The previous handler is restored afterwards."""
     usual = signal.signal(signal.SIGHUP, before)
-    read: list[str] = []
+    calls: list[str] = []
 
-    async def story() -> None:
+    async def signal_twice() -> None:
         done = asyncio.Event()
 
         def reload() -> None:
-            read.append("a")
+            calls.append("a")
             done.set()
 
         with on_signals({signal.SIGHUP: reload}):
@@ -368,31 +368,31 @@ def test_the_signal_reads_everything_again(before: signal.Handlers) -> None:
                 done.clear()
 
     try:
-        asyncio.run(story())
+        asyncio.run(signal_twice())
         after = signal.getsignal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, usual)
-    assert (read, after) == (["a", "a"], before)
+    assert (calls, after) == (["a", "a"], before)
 
 
-def test_with_nothing_to_read_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reload_without_files_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         secure(ServerSettings(), wall_s=lambda: 0.0).reload()
     assert "nothing to reload" in caplog.text
 
 
-def test_in_another_thread_there_are_no_signals() -> None:
-    async def story() -> None:
+def test_signal_handlers_are_not_set_outside_the_main_thread() -> None:
+    async def check() -> None:
         with on_signals({signal.SIGHUP: list}):
             assert signal.getsignal(signal.SIGHUP) == before
 
     before = signal.getsignal(signal.SIGHUP)
-    asyncio.run(asyncio.to_thread(lambda: asyncio.run(story())))
+    asyncio.run(asyncio.to_thread(lambda: asyncio.run(check())))
 
 
-# The server as a process: how it begins, what it refuses to begin with, and how it ends.
+# The server as a process of its own.
 
-AT_ONCE_S = 25.0  # less than a client has for its request, and than the server has for its clients
+AT_ONCE_S = 25.0  # less than the timeouts of requests and of draining
 MAIN = """
 import sys
 from pathlib import Path
@@ -403,7 +403,7 @@ sys.exit(run(ServerSettings(port=0, admin_port=0, data=Path(sys.argv[1]), drain_
 
 
 class Process:
-    """A server process; its endpoint is read from what it prints for people."""
+    """A server process, with the endpoint that it prints."""
 
     def __init__(self, folder: Path, *, drain_s_max: int = 600, main: str = MAIN) -> None:
         self.popen = Forked(
@@ -419,7 +419,7 @@ class Process:
         self.endpoint = first.split()[-1]
 
     def admin_address(self) -> tuple[str, int]:
-        """Read on in what it prints, to the address of the operator's port."""
+        """Read the output up to the address of the admin port."""
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             if "health and metrics" in line:
@@ -443,7 +443,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
     started.end()
 
 
-def logged(stream: IO[str] | None, word: str) -> None:
+def wait_for_log(stream: IO[str] | None, word: str) -> None:
     assert stream is not None
     for line in stream:
         if word in line:
@@ -451,22 +451,22 @@ def logged(stream: IO[str] | None, word: str) -> None:
     pytest.fail(f"the log ended without {word}")
 
 
-def test_sigterm_answers_who_waits_and_keeps_what_was_acknowledged(process: Process, tmp_path: Path) -> None:
-    """A long poll is answered empty, the exit status is 0, and the next start finds the messages."""
+def test_sigterm_replies_to_long_polls_and_keeps_messages(process: Process, tmp_path: Path) -> None:
+    """The reply is empty, the exit status is 0, and the next start has the messages."""
     sqs = process.client()
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
     empty = sqs.create_queue(QueueName="empty")["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="kept")
-    answers: list[Any] = []
+    replies: list[Any] = []
     waiter = threading.Thread(
-        target=lambda: answers.append(process.client().receive_message(QueueUrl=empty, WaitTimeSeconds=20))
+        target=lambda: replies.append(process.client().receive_message(QueueUrl=empty, WaitTimeSeconds=20))
     )
     waiter.start()
     await_parked_poll(process)
     process.popen.send_signal(signal.SIGTERM)
     waiter.join(PATIENCE_S)
-    assert [answer.get("Messages", []) for answer in answers] == [[]]
-    assert answers[0]["ResponseMetadata"]["HTTPHeaders"]["connection"] == "close"
+    assert [reply.get("Messages", []) for reply in replies] == [[]]
+    assert replies[0]["ResponseMetadata"]["HTTPHeaders"]["connection"] == "close"
     assert process.end()[0] == 0
     with RunningServer(data=tmp_path / "data") as again:
         found = boto.client(again.endpoint).receive_message(QueueUrl=url.replace(process.endpoint, again.endpoint))
@@ -474,18 +474,18 @@ def test_sigterm_answers_who_waits_and_keeps_what_was_acknowledged(process: Proc
 
 
 def await_parked_poll(process: Process) -> None:
-    """Ask the metrics until a poll is parked; each question is a round trip through the server's loop."""
+    """Poll the metrics until a poll is parked; each request is a round trip through the server's event loop."""
     address = process.admin_address()
     for _ in range(10_000):
-        with socket.create_connection(address, timeout=PATIENCE_S) as asked:
-            asked.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            if b"veilmq_long_polls_parked 1.0" in asked.makefile("rb").read():
+        with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            if b"veilmq_long_polls_parked 1.0" in connection.makefile("rb").read():
                 return
     pytest.fail("no poll was parked")
 
 
-def test_a_burst_of_clients_waits_for_a_server_that_is_busy(process: Process) -> None:
-    """One whose connection finds no place in the kernel's queue would try again a second later."""
+def test_a_busy_server_queues_a_burst_of_connections(process: Process) -> None:
+    """With a short backlog in the kernel, connections would be retried a second later."""
     with ExitStack() as clients:
         process.popen.send_signal(signal.SIGSTOP)
         clients.callback(process.popen.send_signal, signal.SIGCONT)
@@ -494,8 +494,8 @@ def test_a_burst_of_clients_waits_for_a_server_that_is_busy(process: Process) ->
             clients.enter_context(socket.create_connection((host, int(port)), timeout=5))
 
 
-def test_more_clients_than_programs_may_usually_have_files(tmp_path: Path) -> None:
-    """The usual number is for programs that use select(); each may have as many as its hard limit says."""
+def test_the_limit_of_open_files_is_raised(tmp_path: Path) -> None:
+    """From the soft limit, which is low for programs that use select(), to the hard limit."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4_096))"
     process = Process(tmp_path / "data", main=limit + MAIN)
     with ExitStack() as clients:
@@ -507,17 +507,17 @@ def test_more_clients_than_programs_may_usually_have_files(tmp_path: Path) -> No
             assert client.recv(9) == b"HTTP/1.1 "
 
 
-def test_a_request_in_the_middle_is_finished_after_sigterm(process: Process) -> None:
-    """A client that was sending is read to its end, answered, and told that the connection closes."""
+def test_a_request_is_completed_after_sigterm(process: Process) -> None:
+    """The rest of its body is read, and its reply has "Connection: close"."""
     sqs = process.client()
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
     body = json.dumps({"QueueUrl": url, "MessageBody": "late"}).encode()
     with dial(process.endpoint) as sender:
         head = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.SendMessage\r\nExpect: 100-continue\r\n"
         sender.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
-        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")  # it has begun to read us
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")  # the server has begun to read
         process.popen.send_signal(signal.SIGTERM)
-        logged(process.popen.stderr, "stopping")
+        wait_for_log(process.popen.stderr, "stopping")
         sender.sendall(body)
         reply = sender.makefile("rb").read()
     assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -526,17 +526,17 @@ def test_a_request_in_the_middle_is_finished_after_sigterm(process: Process) -> 
 
 
 @pytest.mark.parametrize(("second", "drain_s_max"), [(signal.SIGTERM, 600), (signal.SIGINT, 600), (None, 0)])
-def test_draining_ends_with_a_second_signal_or_its_time(
+def test_draining_ends_at_a_second_signal_or_its_time_limit(
     tmp_path: Path, second: signal.Signals | None, drain_s_max: int
 ) -> None:
-    """A client that never finishes its request holds the first signal up, and nothing else."""
+    """Here the client never completes its request."""
     process = Process(tmp_path / "data", drain_s_max=drain_s_max)
     with dial(process.endpoint) as sender:
         sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
         assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
         process.popen.send_signal(signal.SIGTERM)
         if second is not None:
-            logged(process.popen.stderr, "stopping")
+            wait_for_log(process.popen.stderr, "stopping")
             process.popen.send_signal(second)
         assert process.end(within_s=AT_ONCE_S)[0] == 0
 
@@ -551,7 +551,7 @@ def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_pat
     assert process.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
-def test_the_folder_in_use_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path), pytest.raises(FolderError, match="use"), RunningServer(data=tmp_path):
         pytest.fail("two servers on one folder")
 
@@ -565,19 +565,18 @@ def test_a_port_in_use_is_refused(setting: str) -> None:
             RunningServer(**{setting: number}).__enter__()
 
 
-def test_a_failed_store_ends_the_server(tmp_path: Path) -> None:
-    """The process must not go on answering; whoever runs it learns why."""
+def test_a_failed_store_stops_the_server_with_an_error(tmp_path: Path) -> None:
     server = RunningServer(data=tmp_path).__enter__()
     server.fail(OSError("the disk went away"))
     with pytest.raises(StoreFailedError, match="the disk went away"):
         server.stop()
 
 
-def test_the_announcement_says_how_to_begin() -> None:
-    shown = io.StringIO()
+def test_the_announcement_shows_endpoints_and_first_commands() -> None:
+    output = io.StringIO()
     with RunningServer() as server:
-        announce(server.bound, shown)
-        text = shown.getvalue()
+        announce(server.bound, output)
+        text = output.getvalue()
         assert server.endpoint in text
         assert server.admin_endpoint in text
     assert "in memory only" in text
@@ -585,8 +584,8 @@ def test_the_announcement_says_how_to_begin() -> None:
     assert "veilmq send hello" in text
 
 
-def test_the_announced_commands_are_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They can be pasted where the server was started, whether or not the program is on the path."""
+def test_announced_commands_run_the_started_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can be pasted into the same shell, whether or not the program is in the PATH."""
     program = tmp_path / "my env" / "bin" / "veilmq"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n")
@@ -602,18 +601,18 @@ def test_the_announced_commands_are_what_was_started(tmp_path: Path, monkeypatch
     assert program_as_started(str(program), python=python) == "veilmq"
 
 
-def test_an_admin_client_that_does_not_read_does_not_hold_up_a_second_signal(process: Process) -> None:
-    """The second signal cuts it off; the store is closed properly all the same."""
+def test_a_second_signal_closes_an_admin_client_that_does_not_read(process: Process) -> None:
+    """The store is closed properly nevertheless."""
     address = process.admin_address()
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         reader.settimeout(1)
         reader.connect(address)
-        with contextlib.suppress(TimeoutError):  # until the server takes no more
+        with contextlib.suppress(TimeoutError):  # until the server stops reading
             while True:
                 reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
         process.popen.send_signal(signal.SIGTERM)
-        logged(process.popen.stderr, "stopping")
+        wait_for_log(process.popen.stderr, "stopping")
         process.popen.send_signal(signal.SIGTERM)
         status, log = process.end(within_s=AT_ONCE_S)
     assert status == 0

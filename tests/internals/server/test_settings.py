@@ -1,4 +1,4 @@
-"""Settings: one table, four sources, a strict answer to what is wrong; variables of Kubernetes; lists of addresses."""
+"""Server settings and their four sources, the variables that Kubernetes sets, and lists of allowed addresses."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -21,8 +21,8 @@ NUMBERS = [row for row in SETTINGS if row.kind.allowed.startswith("a whole numbe
 
 
 @pytest.fixture(autouse=True)
-def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, so that no veilmq.toml of the developer's is read."""
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, so that no veilmq.toml of the developer is read."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -30,7 +30,7 @@ def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refusal(
     *, flags: Mapping[str, object] | None = None, environment: Mapping[str, str] | None = None, file: str | None = None
 ) -> str:
-    """Return what `resolve` says against these sources; `file` is the text of veilmq.toml."""
+    """Return the error of `resolve` for these sources; `file` is the text of veilmq.toml."""
     if file is not None:
         Path("veilmq.toml").write_text(file, encoding="utf-8")
     with pytest.raises(SettingError) as caught:
@@ -38,7 +38,7 @@ def refusal(
     return str(caught.value)
 
 
-def test_a_flag_beats_the_environment_and_that_the_file() -> None:
+def test_flags_override_the_environment_which_overrides_the_file() -> None:
     Path("veilmq.toml").write_text("port = 1001\nadmin_port = 1002\ndrain_s_max = 3\n", encoding="utf-8")
     environment = {"VEILMQ_PORT": "2001", "VEILMQ_ADMIN_PORT": "2002"}
     settings = resolve(flags={"port": "3001"}, environment=environment)
@@ -47,15 +47,15 @@ def test_a_flag_beats_the_environment_and_that_the_file() -> None:
 
 @pytest.mark.parametrize("setting", NUMBERS, ids=[row.name for row in NUMBERS])
 @pytest.mark.parametrize("end", ["below", "above", "no-number"])
-def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, end: str) -> None:
+def test_an_out_of_range_number_is_an_error_that_names_its_source(setting: Setting, end: str) -> None:
     low, high = [int(word) for word in setting.kind.allowed.split() if word.isdigit()]
     value = {"below": str(low - 1), "above": str(high + 1), "no-number": "1e3"}[end]
     allowed = f"must be a whole number from {low} to {high}"
-    shown = f"{setting.name} = '{value}'"
-    assert refusal(flags={setting.name: value}) == f"{shown} (flag {setting.flag}): {allowed}"
+    assignment = f"{setting.name} = '{value}'"
+    assert refusal(flags={setting.name: value}) == f"{assignment} (flag {setting.flag}): {allowed}"
     origin = f"environment variable {setting.variable}"
-    assert refusal(environment={setting.variable: value}) == f"{shown} ({origin}): {allowed}"
-    assert refusal(file=f'{setting.name} = "{value}"') == f"{shown} (file veilmq.toml): {allowed}"
+    assert refusal(environment={setting.variable: value}) == f"{assignment} ({origin}): {allowed}"
+    assert refusal(file=f'{setting.name} = "{value}"') == f"{assignment} (file veilmq.toml): {allowed}"
 
 
 @pytest.mark.parametrize(("flags", "words"), [
@@ -90,8 +90,8 @@ def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: s
 
 @pytest.mark.parametrize("name", ["host", "admin_host"])
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_address_that_others_reach_needs_insecure(name: str, address: str) -> None:
-    """Nobody's queues are open to the network by accident."""
+def test_listening_for_other_machines_needs_insecure(name: str, address: str) -> None:
+    """So that queues are not opened to the network by accident."""
     text = refusal(flags={name: address})
     assert text.startswith(f"{name} = '{address}' (flag --{name.replace('_', '-')}): other machines can reach it")
     assert "--insecure" in text
@@ -100,8 +100,8 @@ def test_an_address_that_others_reach_needs_insecure(name: str, address: str) ->
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "example.org"])
-def test_credentials_open_the_queues_to_the_network_and_not_the_operators_port(address: str) -> None:
-    """On that port passwords are filled in, so it needs a certificate, too."""
+def test_with_credentials_only_the_admin_port_needs_insecure(address: str) -> None:
+    """Passwords are entered on the admin port, so it needs a certificate as well."""
     keys: dict[str, object] = {"credentials": "keys.toml"}
     assert resolve(flags={"host": address, **keys}, environment={}).host == address
     text = refusal(flags={"admin_host": address, **keys})
@@ -111,35 +111,35 @@ def test_credentials_open_the_queues_to_the_network_and_not_the_operators_port(a
     assert resolve(flags={"admin_host": address, **both}, environment={}).admin_host == address
 
 
-def test_a_proxy_needs_accounts() -> None:
+def test_console_proxy_needs_credentials() -> None:
     assert "needs credentials" in refusal(flags={"console_proxy": "10.0.0.1"})
     named = resolve(flags={"console_proxy": "10.0.0.1, fd00::/8", "credentials": "keys.toml"}, environment={})
     assert named.console_proxy == "10.0.0.1, fd00::/8"
 
 
 @pytest.mark.parametrize("text", ["", "proxy.example", "10.0.0.1/8", "0.0.0.0/0", "10.0.0.1,", "::/0"])
-def test_proxies_are_addresses_and_never_everybody(text: str) -> None:
+def test_console_proxy_takes_only_limited_addresses(text: str) -> None:
     assert "IP addresses and networks" in refusal(flags={"console_proxy": text, "credentials": "keys.toml"})
 
 
 @pytest.mark.parametrize(("given", "missing"), [("tls_key", "tls_certificate"), ("tls_certificate", "tls_key")])
-def test_certificate_and_key_go_together(given: str, missing: str) -> None:
+def test_certificate_and_key_must_be_set_together(given: str, missing: str) -> None:
     assert refusal(flags={given: "a.pem"}).startswith(f"{missing} (default): must be given with {given}")
     assert getattr(resolve(flags={given: "a.pem", missing: "b.pem"}, environment={}), given) == Path("a.pem")
 
 
 @pytest.mark.parametrize("value", ["", "\0", 5])
-def test_a_file_is_a_path(value: object) -> None:
+def test_a_file_setting_must_be_a_path(value: object) -> None:
     assert "must be the path of a file" in refusal(flags={"credentials": value})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_needs_nothing(address: str) -> None:
+def test_loopback_addresses_need_no_protection(address: str) -> None:
     assert resolve(flags={"host": address}, environment={}).host == address
 
 
-def test_the_origin_of_a_default_is_named_too() -> None:
-    """A chosen value can be at odds with a default: the error says which of the two is which."""
+def test_errors_name_the_origin_of_a_default_too() -> None:
+    """A chosen value can conflict with a default."""
     assert refusal(flags={"port": "9325"}) == "admin_port = '9325' (default): must differ from port"
 
 
@@ -176,8 +176,7 @@ def test_settings_built_by_a_program_are_checked_too() -> None:
     assert ServerSettings(data=None).data is None
 
 
-def test_every_setting_says_what_it_is() -> None:
-    """One sentence each, and a default that its own kind takes."""
+def test_every_setting_has_a_description_and_a_valid_default() -> None:
     for row in SETTINGS:
         assert row.description.endswith("."), row.name
         assert row.holds(row.default), row.name
@@ -186,13 +185,13 @@ def test_every_setting_says_what_it_is() -> None:
 DATABASE = "postgresql://h/q"
 
 
-@pytest.mark.parametrize(("flags", "environment", "file", "place"), [
+@pytest.mark.parametrize(("flags", "environment", "file", "expected"), [
     pytest.param({"memory": True}, {}, "", None, id="memory by a flag"),
     pytest.param({}, {"VEILMQ_MEMORY": "true"}, "", None, id="memory by the environment"),
     pytest.param({}, {}, "memory = true", None, id="memory by the file"),
     pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="memory by a flag beats a folder"),
     pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="a folder by a flag beats memory"),
-    pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="no memory is nothing"),
+    pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="memory is false"),
     pytest.param({"store": DATABASE}, {}, "", DATABASE, id="a database by a flag"),
     pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="a database by the environment"),
     pytest.param({}, {}, f'store = "{DATABASE}"', DATABASE, id="a database by the file"),
@@ -202,33 +201,31 @@ DATABASE = "postgresql://h/q"
     pytest.param({"data": "here"}, {"VEILMQ_STORE": DATABASE}, "", Path("here"), id="a folder by a flag beats a store"),
     pytest.param({"memory": True}, {"VEILMQ_STORE": DATABASE}, "", None, id="memory by a flag beats a database"),
 ])  # fmt: skip
-def test_where_messages_are_kept_is_one_choice(
-    flags: dict[str, object], environment: dict[str, str], file: str, place: Path | str | None
+def test_the_strongest_source_chooses_between_store_memory_and_data(
+    flags: dict[str, object], environment: dict[str, str], file: str, expected: Path | str | None
 ) -> None:
-    """Of `store`, `memory` and `data`: the strongest source that makes it decides."""
     Path("veilmq.toml").write_text(file, encoding="utf-8")
     settings = resolve(flags=flags, environment=environment)
-    assert (settings.store, settings.data) == ((place, None) if isinstance(place, str) else (None, place))
+    assert (settings.store, settings.data) == ((expected, None) if isinstance(expected, str) else (None, expected))
 
 
-@pytest.mark.parametrize(("flags", "said"), [
+@pytest.mark.parametrize(("flags", "message"), [
     ({"memory": True, "data": "here"}, "data = 'here' (flag --data): memory is given too"),
     ({"store": DATABASE, "memory": True}, "store is given too"),
     ({"store": DATABASE, "data": "here"}, "store is given too"),
 ], ids=["memory and a folder", "a database and memory", "a database and a folder"])  # fmt: skip
-def test_two_places_from_one_source_are_refused(flags: dict[str, object], said: str) -> None:
-    """Within a source there is no order that could decide."""
-    assert refusal(flags=flags).endswith(f"{said}; give one of store, data and memory")
+def test_two_of_store_memory_and_data_in_one_source_are_refused(flags: dict[str, object], message: str) -> None:
+    assert refusal(flags=flags).endswith(f"{message}; give one of store, data and memory")
 
 
-def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:
-    given = {"store": "postgresql://host/db", "durability": "standard"}
-    assert resolve(flags=given, environment={}).durability == "standard"
+def test_durability_can_be_reduced_only_for_databases() -> None:
+    flags = {"store": "postgresql://host/db", "durability": "standard"}
+    assert resolve(flags=flags, environment={}).durability == "standard"
     text = refusal(flags={"durability": "standard"})
     assert text.endswith("needs store; a data folder always waits for its disk")
 
 
-def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
+def test_store_and_data_in_a_program_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="store is given too"):
         ServerSettings(store="postgresql://h/q", data=tmp_path)
 
@@ -236,7 +233,7 @@ def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["", "mysql://u:secret@h/q", "postgresql://", "here", "postgresql://u:secret@h/q,mysql://h", "a b"]
 )
-def test_what_is_no_url_of_a_database_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_database_url_is_refused_without_showing_its_password(url: str) -> None:
     text = refusal(flags={"store": url})
     assert "must be a URL that begins with postgresql://, or several separated by commas" in text
     assert "secret" not in text
@@ -246,8 +243,8 @@ LINK = "tcp://10.0.0.1:9324"
 
 
 @pytest.mark.parametrize("service", ["VEILMQ", "VEILMQ_QUEUES", "VEILMQ_2"])
-def test_the_variables_of_a_service_are_no_settings(service: str) -> None:
-    """All that Kubernetes sets for a Service with a named port; the Service may have more words in its name."""
+def test_service_variables_of_kubernetes_are_ignored(service: str) -> None:
+    """All variables that Kubernetes sets for a Service with a named port, whose name may have several words."""
     environment = {
         f"{service}_SERVICE_HOST": "10.0.0.1",
         f"{service}_SERVICE_PORT": "9324",
@@ -264,8 +261,8 @@ def test_the_variables_of_a_service_are_no_settings(service: str) -> None:
 
 @pytest.mark.parametrize("link", [LINK, "udp://10.0.0.1:53", "tcp://[fd00::1]:9324"])
 @pytest.mark.parametrize(("variable", "name"), [("VEILMQ_PORT", "port"), ("VEILMQ_ADMIN_PORT", "admin_port")])
-def test_a_setting_that_kubernetes_has_overwritten(variable: str, name: str, link: str) -> None:
-    """The error names the cause and the remedy, also where a flag gives the setting."""
+def test_a_setting_overwritten_by_kubernetes_is_an_error(variable: str, name: str, link: str) -> None:
+    """The message states cause and remedy, even if a flag overrides the setting."""
     with pytest.raises(SettingError) as caught:
         resolve(flags={name: "1"}, environment={variable: link})
     assert str(caught.value) == (
@@ -280,8 +277,8 @@ def test_a_setting_that_kubernetes_has_overwritten(variable: str, name: str, lin
     ("VEILMQ_PORT_9324_HTTP", LINK), ("VEILMQ_PORT_9324_TCP_HOST", "10.0.0.1"), ("VEILMQ_PROT", LINK),
     ("VEILMQ_QUEUES_PORT", "9324"), ("VEILMQ_QUEUES_PORT", "tcp://10.0.0.1"),
 ])  # fmt: skip
-def test_what_kubernetes_does_not_set_is_an_unknown_setting(variable: str, value: str) -> None:
-    """Nearly is not enough: a misspelt setting does not pass."""
+def test_variables_similar_to_those_of_kubernetes_are_unknown_settings(variable: str, value: str) -> None:
+    """So that a misspelt setting is not ignored."""
     with pytest.raises(SettingError, match=f"^{variable} .*unknown setting"):
         resolve(flags={}, environment={variable: value})
 
@@ -301,8 +298,8 @@ def test_a_public_address_is_not_special(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", SPECIAL)
-def test_no_special_address_is_allowed_but_by_its_network(address: str) -> None:
-    """Neither by a name that leads there, nor by all addresses of the world, but by itself."""
+def test_a_special_address_is_allowed_only_by_its_own_network(address: str) -> None:
+    """Neither a name that resolves to it nor a network of public addresses allows it."""
     found = ip_address(address)
     wide = AllowList("hook.example, 0.0.0.0/0, ::/0, 0.0.0.0/1, 128.0.0.0/1")
     assert is_special(found)
@@ -312,7 +309,7 @@ def test_no_special_address_is_allowed_but_by_its_network(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254"])
-def test_an_address_in_the_clothes_of_another_is_itself(address: str) -> None:
+def test_mapped_addresses_are_treated_as_ipv4(address: str) -> None:
     mapped = ip_address(f"::ffff:{address}")
     assert unmapped(mapped) == ip_address(address)
     assert not AllowList("::ffff:0:0/96, ::/0, hook.example").allows_address(mapped, 80, named=True)
@@ -328,7 +325,7 @@ def test_a_public_address_is_allowed_by_name_or_by_network() -> None:
     assert not AllowList("8.9.0.0/16").allows_address(address, 80, named=False)
 
 
-def test_names_are_compared_as_wholes_and_with_their_ports() -> None:
+def test_names_are_compared_whole_and_with_their_port() -> None:
     allowed = AllowList("Hook.Example, other.example:8080,[fd00::1]:443,10.0.0.0/8:81")
     assert allowed.allows_name("hook.example", 80)
     assert allowed.allows_name("hook.example", 8080)
@@ -342,7 +339,7 @@ def test_names_are_compared_as_wholes_and_with_their_ports() -> None:
     assert not allowed.allows_address(ip_address("10.9.9.9"), 80, named=False)
 
 
-def test_nothing_is_allowed_by_nothing() -> None:
+def test_empty_allow_lists_and_lists_without_networks() -> None:
     assert not AllowList("")
     assert not AllowList(" , ")
     assert AllowList("a")
@@ -354,6 +351,6 @@ def test_nothing_is_allowed_by_nothing() -> None:
     "*", "*.example", "hook.example/", "http://hook.example", "a b", "10.0.0.1/8", "a:0", "a:65536", "a:b", "1.2.3",
     "[::1", "::1:x",
 ])  # fmt: skip
-def test_what_is_no_entry_is_refused(text: str) -> None:
+def test_an_invalid_allow_list_entry_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         AllowList(f"fine.example, {text}")

@@ -1,4 +1,4 @@
-"""From the settings to an open store, its exports, and the health of a server whose database comes and goes."""
+"""Opening the store that the settings name, exporting events from it, and serving while its database is down."""
 
 import re
 import subprocess
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.slow
 SECRET = "s3cret"
 
 
-def test_a_folder_of_the_engine_before_is_converted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the first start; receipts given before act after it, and the old database stays."""
+def test_a_data_folder_of_the_earlier_format_is_converted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the first start: receipts issued before it stay valid, and the old database file is kept."""
     data, known = unpack("small", tmp_path)
     for hidden in ("1", "0"):
         with RunningServer(data=data) as server:
@@ -51,15 +51,15 @@ def test_a_folder_of_the_engine_before_is_converted(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("databases", [1, 2])
-def test_a_database_that_is_not_there_is_named_without_its_password(databases: int) -> None:
-    """Also where there is another one: nobody serves from those alone that can be reached."""
+def test_an_unreachable_database_is_an_error_without_the_password(databases: int) -> None:
+    """All configured databases must be reachable, not just one of them."""
     urls = [f"postgresql://somebody:{SECRET}@127.0.0.1:1/queues{number}" for number in range(databases)]
     with pytest.raises(StoreError, match=r"somebody:\*\*\*@127\.0\.0\.1:1/queues\d cannot be used: ") as refused:
         RunningServer(store=",".join(urls)).__enter__()
     assert SECRET not in str(refused.value)
 
 
-def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
+def test_a_missing_driver_is_an_error_with_the_install_command() -> None:
     code = (
         "import sys; sys.modules['asyncpg'] = None; from veilmq.cli import main; "
         "sys.exit(main(['serve', '--store', 'postgresql://nowhere/x', '--port', '0', '--admin-port', '0']))"
@@ -69,14 +69,14 @@ def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
     assert re.search(r"^veilmq: store \(--store\) needs the module asyncpg.*veilmq\[postgres\]'$", done.stderr, re.M)
 
 
-def test_no_password_is_told(new_database: str, tmp_path: Path) -> None:
+def test_passwords_are_in_neither_log_nor_metrics(new_database: str, tmp_path: Path) -> None:
     with starting_nodes(new_database.replace(":@", f":{SECRET}@"), tmp_path) as start:
         node = start("--log-level", "debug")
         use(node.endpoint)
         assert "messages are kept in PostgreSQL, postgresql://" in node.log.read_text()
         with urllib.request.urlopen(node.admin_endpoint + "/metrics", timeout=60) as metrics:
-            told = metrics.read().decode() + node.log.read_text()
-    assert (SECRET in told, "***" in told) == (False, True)
+            output = metrics.read().decode() + node.log.read_text()
+    assert (SECRET in output, "***" in output) == (False, True)
 
 
 def use(endpoint: str, settings: dict[str, SettingValue] | None = None) -> None:
@@ -106,10 +106,10 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-def test_an_export_that_takes_long_is_waited_for_again(
+def test_a_flush_that_takes_too_long_continues_in_the_background(
     server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator's port gives no connection longer than half a minute; what was begun goes on."""
+    """The reply is 202, as the admin port limits the time of a request; the next flush waits for the same export."""
     began, may_end = threading.Event(), threading.Event()
     put = Target.put
 
@@ -121,28 +121,28 @@ def test_an_export_that_takes_long_is_waited_for_again(
     monkeypatch.setattr(Target, "put", slow)
     monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 0.01)
     use(server.endpoint)
-    answer = flush(server)
-    assert (answer.status, answer.json()) == (202, {"exported": 0, "waiting": 1, "dropped": 0})
+    reply = flush(server)
+    assert (reply.status, reply.json()) == (202, {"exported": 0, "waiting": 1, "dropped": 0})
     assert began.wait(60)
     may_end.set()
     monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 30)
-    answer = flush(server)
-    assert (answer.status, answer.json()) == (200, {"exported": 1, "waiting": 0, "dropped": 0})
+    reply = flush(server)
+    assert (reply.status, reply.json()) == (200, {"exported": 1, "waiting": 0, "dropped": 0})
     assert outcomes(tmp_path / "events") == ["deleted"]
 
 
-def test_a_target_that_fails_is_told_of(server: RunningServer, tmp_path: Path) -> None:
+def test_a_failed_export_is_reported_and_counted(server: RunningServer, tmp_path: Path) -> None:
     use(server.endpoint)
     (tmp_path / "events" / "receipt_closed").write_text("in the way")
-    answer = flush(server)
-    assert answer.status == 503
-    assert "Events cannot be exported to" in answer.data.decode()
+    reply = flush(server)
+    assert reply.status == 503
+    assert "Events cannot be exported to" in reply.data.decode()
     text = get(server, "/metrics")[1]
     assert "veilmq_event_export_failures_total 1.0" in text
     (tmp_path / "events" / "receipt_closed").unlink()
 
 
-def test_servers_on_one_database_export_each_other_s_events(postgres_url: str, tmp_path: Path) -> None:
+def test_each_event_is_exported_by_one_of_the_servers_on_a_database(postgres_url: str, tmp_path: Path) -> None:
     events = str(tmp_path / "events")
     with serving_from(postgres_url, events_to=events) as first:
         use(first.endpoint)
@@ -153,14 +153,16 @@ def test_servers_on_one_database_export_each_other_s_events(postgres_url: str, t
     assert outcomes(tmp_path / "events") == ["deleted"]
 
 
-def test_without_pyarrow_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_pyarrow_is_an_error_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delitem(sys.modules, "veilmq.events.exporter", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(EventsError, match=r"pip install 'veilmq\[arrow\]'"), RunningServer(events_to=str(tmp_path)):
         pass
 
 
-def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
+def test_an_events_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EventsError, match="cannot be made"), RunningServer(events_to=str(tmp_path / "file" / "x")):
         pass
@@ -171,19 +173,19 @@ UNSYNCED = {"fsync": "off"}
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[PostgresServer]:
-    """Run a server of PostgreSQL that a test may stop, and starts again; each has a queue of its own."""
+    """A PostgreSQL server that tests stop and start again; each test uses its own queue."""
     with temporary_folder() as folder, PostgresServer(folder / "primary", settings=UNSYNCED) as server:
         yield server
 
 
-def figures(server: RunningServer) -> dict[str, float]:
-    """Return the metrics of the store by name and labels."""
+def store_metrics(server: RunningServer) -> dict[str, float]:
+    """Return the values of the metrics veilmq_store_*, keyed by name with labels."""
     lines = [line for line in get(server, "/metrics")[1].splitlines() if line.startswith("veilmq_store_")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def test_a_server_is_ready_while_its_database_is(database: PostgresServer) -> None:
-    """It says why it is not, refuses with what clients retry, and goes on by itself; what was sent is there."""
+def test_readiness_follows_the_database(database: PostgresServer) -> None:
+    """While the database is down, requests get a retryable error; the server recovers by itself and keeps messages."""
     with RunningServer(store=database.url, clock=SystemClock()) as server:
         sqs = client(server)
         queue = sqs.create_queue(QueueName="kept")["QueueUrl"]
@@ -195,45 +197,45 @@ def test_a_server_is_ready_while_its_database_is(database: PostgresServer) -> No
         with pytest.raises(ClientError) as refused:
             sqs.send_message(QueueUrl=queue, MessageBody="b")
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
-        told = figures(server)
-        assert told["veilmq_store_reachable"] == 0
-        assert told["veilmq_store_connection_failures_total"] > 0
+        metrics = store_metrics(server)
+        assert metrics["veilmq_store_reachable"] == 0
+        assert metrics["veilmq_store_connection_failures_total"] > 0
         database.start()
         server.wait_until(lambda: get(server, "/health/ready") == (200, "ready\n"))
-        assert figures(server)["veilmq_store_reachable"] == 1
+        assert store_metrics(server)["veilmq_store_reachable"] == 1
         assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "a"
 
 
 SEND = urlencode({"Action": "SendMessage", "QueueUrl": "/000000000000/jobs", "MessageBody": "b"}).encode()
-Asked = tuple[str, bytes | None, dict[str, str]]
-QUERY: Asked = ("/", SEND, {"Content-Type": "application/x-www-form-urlencoded"})
-SMQ: Asked = ("/queues/jobs/messages", None, {"x-mns-version": "2015-06-06"})
+RawRequest = tuple[str, bytes | None, dict[str, str]]
+QUERY: RawRequest = ("/", SEND, {"Content-Type": "application/x-www-form-urlencoded"})
+SMQ: RawRequest = ("/queues/jobs/messages", None, {"x-mns-version": "2015-06-06"})
 RECEIVER = "<Type>Receiver</Type><Code>ServiceUnavailable</Code>"
 
 
-def asked(server: RunningServer, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, str]:
+def send_raw(server: RunningServer, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, str]:
     method = "GET" if body is None else "POST"
-    answer = urllib3.request(method, server.endpoint + path, body=body, headers=headers, retries=False)
-    return answer.status, answer.data.decode()
+    reply = urllib3.request(method, server.endpoint + path, body=body, headers=headers, retries=False)
+    return reply.status, reply.data.decode()
 
 
-def test_every_protocol_says_that_it_may_be_tried_again(database: PostgresServer) -> None:
-    """In its own words, and nothing is kept of what was refused; then it is served."""
+def test_every_protocol_has_a_retryable_error_while_the_database_is_down(database: PostgresServer) -> None:
+    """The failed requests have no effect, and later requests succeed."""
     with RunningServer(store=database.url, clock=SystemClock()) as server:
         client(server).create_queue(QueueName="jobs")
         database.kill()
         server.wait_until(lambda: get(server, "/health/ready")[0] == 503)
         for request, status, code in ((QUERY, 503, RECEIVER), (SMQ, 500, "<Code>InternalServerError</Code>")):
-            refused = asked(server, *request)
+            refused = send_raw(server, *request)
             assert (refused[0], code in "".join(refused[1].split())) == (status, True), refused[1]
         database.start()
         server.wait_until(lambda: get(server, "/health/ready")[0] == 200)
         assert server.queue("jobs").counts.visible == 0
-        assert [asked(server, *request)[0] for request in (QUERY, SMQ)] == [200, 200]
+        assert [send_raw(server, *request)[0] for request in (QUERY, SMQ)] == [200, 200]
 
 
-def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer) -> None:
-    """Nothing can be kept there until it is promoted; a server that is started meanwhile says so."""
+def test_a_server_on_a_standby_is_not_ready(database: PostgresServer) -> None:
+    """It becomes ready when the standby is promoted. A server cannot be started on a standby."""
     with RunningServer(store=database.url, clock=SystemClock()) as server:
         standby = PostgresServer(database.folder.parent / "standby", port=database.port, settings=UNSYNCED)
         standby.make_standby(database)
@@ -247,18 +249,17 @@ def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer) ->
     database.start()
 
 
-def test_the_metrics_tell_how_the_database_does(server_on_postgres: RunningServer) -> None:
-    """Connections, how many commands it was asked, how long they took; and the counts of queues as of any store."""
+def test_store_metrics_on_postgres(server_on_postgres: RunningServer) -> None:
     jobs = server_on_postgres.queue("jobs")
     for body in "abc":
         client(server_on_postgres).send_message(QueueUrl=jobs.url, MessageBody=body)
-    told = figures(server_on_postgres)
-    assert told['veilmq_store_commands_total{command="Send"}'] == 3
-    assert told['veilmq_store_batch_duration_seconds_count{command="Send"}'] == 3
-    assert told['veilmq_store_batch_duration_seconds_bucket{command="Send",le="+Inf"}'] == 3
-    assert told["veilmq_store_reachable"] == 1
-    assert 0 <= told["veilmq_store_connections_in_use"] <= told["veilmq_store_connections_open"]
-    assert told["veilmq_store_connections_open"] <= told["veilmq_store_connections_max"]
+    metrics = store_metrics(server_on_postgres)
+    assert metrics['veilmq_store_commands_total{command="Send"}'] == 3
+    assert metrics['veilmq_store_batch_duration_seconds_count{command="Send"}'] == 3
+    assert metrics['veilmq_store_batch_duration_seconds_bucket{command="Send",le="+Inf"}'] == 3
+    assert metrics["veilmq_store_reachable"] == 1
+    assert 0 <= metrics["veilmq_store_connections_in_use"] <= metrics["veilmq_store_connections_open"]
+    assert metrics["veilmq_store_connections_open"] <= metrics["veilmq_store_connections_max"]
     text = get(server_on_postgres, "/metrics")[1]
     assert 'veilmq_queue_messages_visible{queue="000000000000/jobs"} 3.0' in text
     assert "veilmq_queues 1.0" in text
