@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -223,8 +223,7 @@ def test_times_follow_the_wall_clock_in_listing_console_and_command_line(machine
     assert f"{sent:%Y-%m-%d %H:%M:%S} UTC" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@contextmanager
-def _reboot(machine: Machine, *, before: bool, now: bool) -> Iterator[None]:
+def _reboot(machine: Machine, *, before: bool, now: bool) -> None:
     """Reboot with a message in flight; the clock is synchronised if `before`, and after the reboot if `now`."""
     machine.clock.synchronised = before
     machine.call("SendMessage", MessageBody="kept")
@@ -235,33 +234,30 @@ def _reboot(machine: Machine, *, before: bool, now: bool) -> Iterator[None]:
         clock.synchronised = now
 
     machine.restart(reboot)
-    yield
 
 
 def test_with_synchronised_clocks_all_time_counts_across_a_reboot(machine: Machine) -> None:
     """After five days the message is past its retention period of four."""
-    with _reboot(machine, before=True, now=True):
-        assert machine.bodies() == []
-        assert get(machine.server, "/health/ready") == (200, "ready\n")
-        machine.call("SendMessage", MessageBody="new")
-        assert machine.bodies() == ["new"]
+    _reboot(machine, before=True, now=True)
+    assert machine.bodies() == []
+    assert get(machine.server, "/health/ready") == (200, "ready\n")
+    machine.call("SendMessage", MessageBody="new")
+    assert machine.bodies() == ["new"]
 
 
 @pytest.mark.parametrize(("before", "now"), [(True, False), (False, True), (False, False)])
 def test_with_a_doubtful_clock_time_across_a_reboot_is_held_back(machine: Machine, before: bool, now: bool) -> None:
     """Of five days, one hour counts; readiness, the metrics and the console's health page state the rest."""
-    with _reboot(machine, before=before, now=now):
-        status, text = get(machine.server, "/health/ready")
-        assert (status, text.splitlines()[0]) == (200, "degraded")
-        assert text.splitlines()[1].startswith("4 days and 23:00:00 h is held back")
-        assert (
-            f"veilmq_store_time_held_back_seconds {(STEP_MS - HOUR_MS) // 1_000}" in get(machine.server, "/metrics")[1]
-        )
-        assert "4 days and 23:00:00 h is held back" in get(machine.server, "/console/health")[1]
-        machine.server.advance(HOUR_MS - 1)
-        assert machine.bodies() == []
-        machine.server.advance(1)
-        assert machine.bodies() == ["kept"], "two hours of lease, one down and one since"
+    _reboot(machine, before=before, now=now)
+    status, text = get(machine.server, "/health/ready")
+    assert (status, text.splitlines()[0]) == (200, "degraded")
+    assert text.splitlines()[1].startswith("4 days and 23:00:00 h is held back")
+    assert f"veilmq_store_time_held_back_seconds {(STEP_MS - HOUR_MS) // 1_000}" in get(machine.server, "/metrics")[1]
+    assert "4 days and 23:00:00 h is held back" in get(machine.server, "/console/health")[1]
+    machine.server.advance(HOUR_MS - 1)
+    assert machine.bodies() == []
+    machine.server.advance(1)
+    assert machine.bodies() == ["kept"], "two hours of lease, one down and one since"
 
 
 @pytest.mark.parametrize("synchronised", [True, False])
@@ -280,35 +276,33 @@ def test_without_a_boot_id_each_start_counts_as_a_reboot(machine: Machine, synch
 def test_held_back_time_is_applied_when_the_clock_is_synchronised(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with _reboot(machine, before=True, now=False):
-        machine.server.advance(60_000)
-        machine.clock.synchronised = True
-        machine.server.advance(10_000)
-        assert get(machine.server, "/health/ready") == (200, "ready\n")
-        assert machine.clock.now_ms() == machine.clock.wall_ms()
-        assert machine.bodies() == [], "past its retention"
-        assert "4 days and 23:00:00 h that was held back is applied" in caplog.text
-        machine.restart()
-        assert machine.clock.now_ms() == machine.clock.wall_ms()
+    _reboot(machine, before=True, now=False)
+    machine.server.advance(60_000)
+    machine.clock.synchronised = True
+    machine.server.advance(10_000)
+    assert get(machine.server, "/health/ready") == (200, "ready\n")
+    assert machine.clock.now_ms() == machine.clock.wall_ms()
+    assert machine.bodies() == [], "past its retention"
+    assert "4 days and 23:00:00 h that was held back is applied" in caplog.text
+    machine.restart()
+    assert machine.clock.now_ms() == machine.clock.wall_ms()
 
 
 def test_held_back_time_of_an_unsynchronised_clock_waits_for_trust(machine: Machine) -> None:
     """If the clock was not synchronised before the reboot, only the command "trust" applies it, and permanently."""
-    with _reboot(machine, before=False, now=True):
-        machine.server.advance(60_000)
-        assert get(machine.server, "/health/ready")[1].startswith("degraded\n4 days and 23:00:00 h")
-        machine.restart()
-        assert get(machine.server, "/health/ready")[1].startswith("degraded\n4 days and 23:00:00 h")
-        trusted = Api(machine.server).post("/api/clock/trust", {})
-        assert trusted["message"] == "4 days and 23:00:00 h that was held back is applied."
-        assert get(machine.server, "/health/ready") == (200, "ready\n")
-        assert machine.bodies() == [], "past its retention"
-        machine.restart()
-        assert get(machine.server, "/health/ready") == (200, "ready\n")
-        assert machine.clock.now_ms() == machine.clock.wall_ms()
-        assert (
-            Api(machine.server).post("/api/clock/trust", {})["message"] == "The clock is trusted: nothing is held back."
-        )
+    _reboot(machine, before=False, now=True)
+    machine.server.advance(60_000)
+    assert get(machine.server, "/health/ready")[1].startswith("degraded\n4 days and 23:00:00 h")
+    machine.restart()
+    assert get(machine.server, "/health/ready")[1].startswith("degraded\n4 days and 23:00:00 h")
+    trusted = Api(machine.server).post("/api/clock/trust", {})
+    assert trusted["message"] == "4 days and 23:00:00 h that was held back is applied."
+    assert get(machine.server, "/health/ready") == (200, "ready\n")
+    assert machine.bodies() == [], "past its retention"
+    machine.restart()
+    assert get(machine.server, "/health/ready") == (200, "ready\n")
+    assert machine.clock.now_ms() == machine.clock.wall_ms()
+    assert Api(machine.server).post("/api/clock/trust", {})["message"] == "The clock is trusted: nothing is held back."
 
 
 def test_times_of_move_tasks_and_claims_follow_the_wall_clock(machine: Machine) -> None:
