@@ -142,8 +142,8 @@ class Source(ABC):
         refusals = []
         for (table,) in await self.fetch(self.SQL["copied_tables"]):
             if table not in self.COPIED and table not in TABLES:
-                which = self.UNLESS_ENDED.get(table, "true")
-                ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {which}")
+                condition = self.UNLESS_ENDED.get(table, "true")
+                ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {condition}")
                 if count:
                     refusals.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
         return refusals

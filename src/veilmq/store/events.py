@@ -48,9 +48,9 @@ def log_begun(batch_size: int, waited_ms: int) -> int:
     return _LOGGED | min(batch_size, _BYTE) << _SIZE_AT | min(waited_ms, _WAITED_MAX) << _WAITED_AT
 
 
-def log_placed(begun: int, batch_position: int) -> int:
+def log_placed(first_log: int, batch_position: int) -> int:
     """Return the log of another lease of the receive, from that of the first one."""
-    return begun | min(batch_position, _BYTE) << _POSITION_AT
+    return first_log | min(batch_position, _BYTE) << _POSITION_AT
 
 
 def log_is_open(log: int) -> bool:

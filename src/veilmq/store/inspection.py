@@ -59,7 +59,7 @@ async def peek(tx: Transaction, command: commands.Peek) -> commands.Peeked:
     queue = await tx.queue(command.queue)
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
-    living = _deliverable(await tx.receivable(queue, count), receives_max)
+    deliverable = _deliverable(await tx.receivable(queue, count), receives_max)
     messages = [
         commands.PeekedMessage(
             id=each.id,
@@ -71,7 +71,7 @@ async def peek(tx: Transaction, command: commands.Peek) -> commands.Peeked:
             priority=each.priority,
             source=each.source,
         )
-        for each, body in await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
+        for each, body in await _with_bodies(tx, queue, list(islice(deliverable, command.count)), command.bytes_max)
     ]
     return commands.Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
 

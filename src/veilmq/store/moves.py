@@ -67,10 +67,10 @@ async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
     if not await tx.has_sources(source.name):
         raise errors.NotADeadLetterQueue(source.name)
     if command.destination is not None:
-        theirs = await tx.settings(command.destination)
-        if theirs is None:
+        target_settings = await tx.settings(command.destination)
+        if target_settings is None:
             raise errors.QueueNotFound(command.destination)
-        check_destination(source.name, source.settings, command.destination, theirs, verb="moved")
+        check_destination(source.name, source.settings, command.destination, target_settings, verb="moved")
     terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
     visible = (await tx.counts(source)).visible
     row = await tx.row("insert_move", *terms, visible, await tx.now(), command.starter)
@@ -168,8 +168,8 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
     movable = await _forwardable(tx, intake, command, results)
     moved: list[StoredMessage] = []
     for target in {target.number: target for target, *_ in movable}.values():
-        here = [each for each in movable if each[0].number == target.number]
-        for is_dead, run in groupby(here, itemgetter(1)):
+        to_target = [each for each in movable if each[0].number == target.number]
+        for is_dead, run in groupby(to_target, itemgetter(1)):
             _, _, indexes, messages, new = zip(*run, strict=True)
             if is_dead:  # this also removes it from the intake
                 sent = await tx.dead_letter(intake, target, messages, new)

@@ -14,8 +14,8 @@ def load(package: str, file: str) -> dict[str, str]:
 
 def schema(package: str, **words: str) -> str:
     """Return the DDL of a dialect: the shared tables, formatted with its ``words``, and its own."""
-    alike = files("veilmq.store").joinpath("schema.sql").read_text(encoding="utf-8")
-    return alike.format(**words) + files(package).joinpath("schema.sql").read_text(encoding="utf-8")
+    shared_ddl = files("veilmq.store").joinpath("schema.sql").read_text(encoding="utf-8")
+    return shared_ddl.format(**words) + files(package).joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 def shared() -> dict[str, str]:

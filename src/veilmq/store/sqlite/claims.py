@@ -101,11 +101,11 @@ class SqliteClaims(ClaimTransaction):
                 effort_left -= _RETURNED_EFFORT if group is None else _RETURNED_GROUPED_EFFORT
             else:
                 end, effort_left = _end_of_run(session, first, last, effort_left - _RUN_EFFORT, is_delete=is_delete)
-            kept = min(max(first, floor), end + 1)
-            if kept > first:
-                deleted.append((first, kept - 1, lane, group))
-            if kept <= end:
-                returned.append((kept, end, lane, group, receive_count, epoch, first_at_ms))
+            first_kept = min(max(first, floor), end + 1)
+            if first_kept > first:
+                deleted.append((first, first_kept - 1, lane, group))
+            if first_kept <= end:
+                returned.append((first_kept, end, lane, group, receive_count, epoch, first_at_ms))
             messages += end - first + 1
             ended.append((partition, last))
             if end < last:

@@ -85,11 +85,11 @@ def _opened(path: Path, state: dict[str, tuple[int, int]], *, in_use: bool) -> I
             with closing(apsw.Connection(str(Path(folder) / path.name))) as connection:
                 yield connection
         return
-    how = "mode=ro" if in_use else "mode=ro&immutable=1"
+    mode = "mode=ro" if in_use else "mode=ro&immutable=1"
     if not in_use and sizes.get("-wal"):
-        how = "mode=ro&vfs=unix-none"  # no other process uses it, and a reader cannot get the lock that SQLite needs
+        mode = "mode=ro&vfs=unix-none"  # no other process uses it, and a reader cannot get the lock that SQLite needs
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    with closing(apsw.Connection(f"{path.absolute().as_uri()}?{how}", flags=flags)) as connection:
+    with closing(apsw.Connection(f"{path.absolute().as_uri()}?{mode}", flags=flags)) as connection:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not in_use:
             connection.pragma("locking_mode", "EXCLUSIVE")  # keeps the index of the log in memory, not in a file

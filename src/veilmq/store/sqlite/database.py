@@ -324,10 +324,10 @@ class Database:
         is_due = self._has_freed or self._log_pages >= self._log_pages_max
         return is_due and (not self._next_checkpoint_s or stopwatch_s() >= self._next_checkpoint_s)
 
-    def _checkpoint(self, how: str) -> None:
+    def _checkpoint(self, mode: str) -> None:
         self._has_freed = False
         try:
-            ((is_busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({how})")
+            ((is_busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})")
         except (apsw.FullError, apsw.BusyError):  # the batch is durable nevertheless
             is_busy, pages, moved = True, self._log_pages, 0
         if moved == pages and not is_busy:

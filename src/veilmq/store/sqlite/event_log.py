@@ -131,7 +131,7 @@ class EventLog:
         redelivered, now_ms = [row[0] for row in rows if row[2]], self.now_ms
         if redelivered:
             self.end_receipts(queue.log, queue.partition, redelivered, fifo=queue.fifo)
-        begun = events.log_begun(len(rows), now_ms - requested_at_ms)
+        first_log = events.log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
         for place, row in enumerate(rows):
             seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
@@ -146,7 +146,7 @@ class EventLog:
                     self._hashes[queue.partition, group] = None if found is None else found[0]
                 group_hash = self._hashes[queue.partition, group]
             sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.has_groups else None
-            log = events.log_placed(begun, place)
+            log = events.log_placed(first_log, place)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases

@@ -265,7 +265,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
             return None
         found.append((each, left))
     messages: list[ReceivedMessage] = []
-    kept: list[AttemptedMessage] = []
+    attempted: list[AttemptedMessage] = []
     for each, left in found:
         seq, lane, receive_count, epoch, first_here_ms, message_id, body, encoded, source, before, first_ms = left[:11]
         group, was_visible_at_ms, _, received_at_ms = left[11:]
@@ -281,7 +281,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
         queue.remove_hidden(was_visible_at_ms, received=True)
         queue.add_hidden(visible_at_ms, received=True)
         session.run("ordered_change", queue.partition, group, seq, visible_at_ms, epoch, None)
-        kept.append(replace(each, visible_at_ms=visible_at_ms))
+        attempted.append(replace(each, visible_at_ms=visible_at_ms))
         messages.append(
             ReceivedMessage(
                 id=message_id,
@@ -297,7 +297,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
                 sequence=seq,
             )
         )
-    store_attempt(session, key, kept, attempt[1])
+    store_attempt(session, key, attempted, attempt[1])
     session.mark_dirty(queue)
     update_cursors(session, queue, {left[11] for _, left in found})
     notify(session, queue)  # the new timeout may be shorter than the rest of the old one

@@ -42,7 +42,7 @@ _Item = tuple[list[Any], int, Receipt, Any]
 
 
 def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results) -> None:
-    """Apply commands on a queue in order; each result is a list. Deletes are first tried without reading messages."""
+    """Apply commands on a queue in order; each result is a list of states or errors, one for each receipt."""
     found, is_plain = _read(session, queue, items, results)
     now_ms, log = session.now_ms, queue.log
     tried: list[_Item] = []
@@ -412,8 +412,8 @@ def move(
         seqs = [row[0] for row in rows]
         moves = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
         session.run_many("standard_move", moves)
-        kept = [(row[0], row[11], *content, now_ms, row[0]) for row, content in zip(rows, contents, strict=True)]
-        session.run_many("renumber_message", kept)
+        renumbered = [(row[0], row[11], *content, now_ms, row[0]) for row, content in zip(rows, contents, strict=True)]
+        session.run_many("renumber_message", renumbered)
     else:
         seqs = _renumber(session, source, target, rows, contents)
     for row, seq in zip(rows, seqs, strict=True):

@@ -167,7 +167,7 @@ class Delivery:
             requested_at_ms = now_ms
         end_ms = NEVER_MS if command.lease_s_max is None else requested_at_ms + command.lease_s_max * SECOND_MS
         visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
-        begun = None if queue.log is None else session.events.received(queue, rows, requested_at_ms)
+        leases_by_seq = None if queue.log is None else session.events.received(queue, rows, requested_at_ms)
         issue, number, partition, fifo, log = session.book.issue, queue.number, queue.partition, queue.fifo, 0
         for row in rows:
             seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
@@ -175,8 +175,8 @@ class Delivery:
                 timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             generation = getrandbits(GENERATION_BITS) or 1  # 0: never received
-            if begun is not None:
-                log = session.events.cache(begun[seq], visible_at_ms, generation)
+            if leases_by_seq is not None:
+                log = session.events.cache(leases_by_seq[seq], visible_at_ms, generation)
             if epoch is None:
                 epoch = 0
                 self._leases.append((log, partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms))

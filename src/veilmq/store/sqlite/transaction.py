@@ -98,8 +98,8 @@ class _Transaction(SqliteClaims):
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, results = self._session, [None]
         advance_time(session, queue)
-        given = commands.Send(queue=queue.name, messages=tuple(messages), options=InternalSendOptions(ids=tuple(ids)))
-        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, given)], results)
+        send = commands.Send(queue=queue.name, messages=tuple(messages), options=InternalSendOptions(ids=tuple(ids)))
+        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, send)], results)
         sent: Any = results[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
         for new in messages:
@@ -143,8 +143,8 @@ class _Transaction(SqliteClaims):
         session = self._session
         settling.end_leases(session, queue, [each.receipt(queue) for each in messages])
         query = f"{KIND[queue.fifo]}_leased"
-        was = [row for each in messages for row in session.rows(query, queue.partition, each.seq)]
-        rows = [(*row[:7], its.properties, *row[8:]) for row, its in zip(was, new, strict=True)]
+        old = [row for each in messages for row in session.rows(query, queue.partition, each.seq)]
+        rows = [(*row[:7], message.properties, *row[8:]) for row, message in zip(old, new, strict=True)]
         moved = zip(rows, settling.dead_letter(session, queue, target, rows), strict=True)
         settling.notify_freed(session, queue)
         return [SentMessage(id=row[5], sequence=seq if target.fifo else None) for row, seq in moved]
