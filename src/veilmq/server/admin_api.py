@@ -105,9 +105,9 @@ class AdminCallers:
         """Return the caller of ``request``, ``None`` without accounts; raises ``CallerUnknown``."""
         if self.sign_ins is None:
             return None
-        given = request.headers.get("authorization")
-        if given is not None:
-            scheme, _, credentials = given.partition(" ")
+        authorization = request.headers.get("authorization")
+        if authorization is not None:
+            scheme, _, credentials = authorization.partition(" ")
             try:
                 key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
             except ValueError:
@@ -304,7 +304,7 @@ class _InProcessRequest(QueueRequest, eq=False):
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Set the reply, exactly once; dropped if the caller was cancelled."""
         assert self.future is not None, "set before it is sent"
-        assert self.reply is None, "a request is answered once"
+        assert self.reply is None, "a request has one reply"
         self.pending, self.reply = None, body
         if not self.future.done():
             self.future.set_result(ApiReply(status, headers, body))

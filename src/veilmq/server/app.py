@@ -239,8 +239,8 @@ def _declarations(settings: ServerSettings) -> "Declarations | None":
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
     """Bind the ports of queues, console and monitoring (if configured); ``closing`` closes them."""
     listeners: list[list[socket.socket]] = []
-    for whose in ("", "admin_", "metrics_"):
-        host, setting = getattr(settings, f"{whose}host"), f"{whose}port"
+    for prefix in ("", "admin_", "metrics_"):
+        host, setting = getattr(settings, f"{prefix}host"), f"{prefix}port"
         port = getattr(settings, setting)
         listeners.append([] if port is None else process.bind(host, port, setting=setting))
         closing.callback(process.close, listeners[-1])

@@ -109,12 +109,12 @@ def load(path: Path) -> dict[str, AccessKey]:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            mode = found.st_mode
+            status = os.fstat(file.fileno())
+            mode = status.st_mode
             if not stat.S_ISREG(mode):
                 raise CredentialsError(path, "is no file")
             # Kubernetes and systemd mount a secret as root's, readable by the server's group.
-            is_mounted = found.st_uid == 0 != os.geteuid()
+            is_mounted = status.st_uid == 0 != os.geteuid()
             if mode & (_OTHERS & ~stat.S_IRGRP if is_mounted else _OTHERS):
                 others = f"others (mode {stat.S_IMODE(mode):04o}); run chmod {640 if is_mounted else 600} on it"
                 raise CredentialsError(path, f"can be read or changed by {others}")

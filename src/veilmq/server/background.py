@@ -42,11 +42,11 @@ class BackgroundRequest:
 
     __slots__ = ("_task",)
 
-    def __init__(self, work: Work, command: Command, wait_s: int | None, answer: Done) -> None:
-        """Call ``answer`` with the result or the error of ``work(command)``; ``wait_s`` is ignored."""
-        self._task = asyncio.ensure_future(self._run(work, command, answer))
+    def __init__(self, work: Work, command: Command, wait_s: int | None, done: Done) -> None:
+        """Call ``done`` with the result or the error of ``work(command)``; ``wait_s`` is ignored."""
+        self._task = asyncio.ensure_future(self._run(work, command, done))
 
-    async def _run(self, work: Work, command: Command, answer: Done) -> None:
+    async def _run(self, work: Work, command: Command, done: Done) -> None:
         try:
             result = await work(command)
         except (VeilmqError, SqsError) as error:
@@ -54,7 +54,7 @@ class BackgroundRequest:
         except Exception:
             log.exception("%s failed", type(command).__name__)
             result = InternalError()
-        answer(result)
+        done(result)
 
     def withdraw(self) -> None:
         """Cancel the task."""
@@ -172,10 +172,10 @@ class Publication(BackgroundRequest):
 
     __slots__ = ("_due", "_until_ms")
 
-    def __init__(self, engine: Engine, clock: Clock, command: Publish, wait_s: int | None, answer: Done) -> None:
+    def __init__(self, engine: Engine, clock: Clock, command: Publish, wait_s: int | None, done: Done) -> None:
         self._due = asyncio.Event()
         self._until_ms = clock.now_ms() + PUBLISH_S_MAX * SECOND_MS
-        super().__init__(partial(self._publish, engine, clock), command, wait_s, answer)
+        super().__init__(partial(self._publish, engine, clock), command, wait_s, done)
 
     async def _publish(self, engine: Engine, clock: Clock, command: Publish) -> Any:
         first: Published = await execute(engine, command)

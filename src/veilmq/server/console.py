@@ -81,7 +81,7 @@ def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
 
 
 def _keys_of(authentication: Authentication, account: str) -> list[ShownKey]:
-    found = [
+    keys = [
         ShownKey(
             id=key.id,
             user=key.caller.user,
@@ -92,7 +92,7 @@ def _keys_of(authentication: Authentication, account: str) -> list[ShownKey]:
         for key in authentication.keys
         if key.caller.account == account
     ]
-    return sorted(found, key=lambda key: (key.user, key.id))
+    return sorted(keys, key=lambda key: (key.user, key.id))
 
 
 MISSING = "The console is not installed: pip install 'veilmq[console]'.\n"
@@ -221,8 +221,10 @@ class ProcessingHistory:
         folder = self._recommendations
         if folder is None:
             return NO_RECOMMENDATIONS_FOLDER
-        found = await self._read("advice", queue, lambda parquet_files: _recommendation(parquet_files, folder, queue))
-        return NO_RECOMMENDATION.format(folder=folder) if found is None else found
+        recommendation = await self._read(
+            "advice", queue, lambda parquet_files: _recommendation(parquet_files, folder, queue)
+        )
+        return NO_RECOMMENDATION.format(folder=folder) if recommendation is None else recommendation
 
     async def _read(self, kind: str, queue: str, read: Callable[[Any], T]) -> T | str:
         async with self._reading:

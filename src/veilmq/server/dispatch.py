@@ -106,11 +106,11 @@ class Namespaces:
             host = _REGIONAL_HOST.fullmatch(context.base_url.partition("://")[2].lower())
             region = context.region if host is None else host[1] or host[2]
         owner = namespace(account, region, context)
-        found = msgspec.structs.replace(context, account=owner, by_region=self.by_region, caller=caller)
+        named = msgspec.structs.replace(context, account=owner, by_region=self.by_region, caller=caller)
         if len(self._known) >= _NAMESPACES_MAX:
             self._known.clear()
-        self._known[key] = found
-        return found
+        self._known[key] = named
+        return named
 
 
 class Dispatcher:
@@ -213,10 +213,10 @@ class Dispatcher:
         return self._read(protocol, request)
 
     def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
-        found = protocol.read(request)
-        if found is None:
+        parsed = protocol.read(request)
+        if parsed is None:
             return None, None
-        action, content = found
+        action, content = parsed
         return Route(protocol, action, protocol.labels.get(action, UNKNOWN_ACTION)), content
 
     def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:

@@ -250,7 +250,7 @@ class Request(msgspec.Struct, eq=False):
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Reply, now or later, exactly once; ``headers`` are complete lines with line ends."""
-        assert self.reply is None, "a request is answered once"
+        assert self.reply is None, "a request has one reply"
         connection = self.connection
         if self.pending is not None:
             self.pending = None

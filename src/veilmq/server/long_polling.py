@@ -61,19 +61,19 @@ class LongPolls:
         self,
         command: Receive | Claim,
         wait_s: int | None,
-        answer: Done,
+        on_result: Done,
         permit: Permit | None = None,
         *,
         check_first: bool = False,
     ) -> Pending:
-        """Submit a receive or claim; call ``answer`` once, after at most ``wait_s`` (``None``: the queue's default).
+        """Submit a receive or claim; call ``on_result`` once, after at most ``wait_s`` (``None``: the queue's default).
 
-        ``permit`` is called before each attempt (before the first only if ``check_first``); a refusal is the answer.
+        ``permit`` is called before each attempt (before the first only if ``check_first``); a refusal is the result.
         """
         waiters = self._queues.get(command.queue)
         if waiters is not None:
             waiters.inspect()
-        poll = _POLL_TYPES[type(command)](self, command, wait_s, answer, permit=permit)
+        poll = _POLL_TYPES[type(command)](self, command, wait_s, on_result, permit=permit)
         if self.budget.replies_full:
             poll.wait(max(wait_s or 0, PARKED_S_MIN)).park(poll, self.clock.now_ms())
         elif check_first and permit is not None:
@@ -116,14 +116,14 @@ class LongPolls:
 
 
 class Poll(msgspec.Struct, eq=False):
-    """One receive, until its answer; ``answer`` is ``None`` when it was called or the poll was withdrawn."""
+    """One receive, until its result; ``on_result`` is ``None`` once it was called or the poll was withdrawn."""
 
     result_type: ClassVar[type[Any]] = Received
 
     polls: LongPolls
     command: Any
     wait_s: int | None
-    answer: Done | None
+    on_result: Done | None
     permit: Permit | None = None
     waiters: "_WaiterQueue | None" = None
     timer: Timer | None = None
@@ -133,9 +133,9 @@ class Poll(msgspec.Struct, eq=False):
 
     def withdraw(self) -> None:
         """Drop the poll; a command that has not begun does not run."""
-        if self.answer is None:
+        if self.on_result is None:
             return
-        self.answer = None
+        self.on_result = None
         if self.waiters is None:
             self.polls.engine.withdraw(self.first_done)
         elif not (waiters := self._end_waiting()).remove(self):
@@ -143,7 +143,7 @@ class Poll(msgspec.Struct, eq=False):
             waiters.poll_ended(None)
 
     def hurry(self) -> None:
-        """Answer without further waiting."""
+        """End the wait at once."""
         self.wait_s = 0
         self.deadline_ms = 0
         self._expire()
@@ -158,9 +158,9 @@ class Poll(msgspec.Struct, eq=False):
         return self.waiters
 
     def first_done(self, result: Any) -> None:
-        """Answer with the first result, or begin to wait."""
-        answer = self.answer
-        if answer is None:
+        """Pass the first result on, or begin to wait."""
+        on_result = self.on_result
+        if on_result is None:
             return
         wait_s: int | None = 0
         if isinstance(result, self.result_type) and not result.messages and not self.polls.closing:
@@ -169,16 +169,16 @@ class Poll(msgspec.Struct, eq=False):
             self.record_first_result()
             self.wait(wait_s).add(self, result.next_due_ms)
         else:
-            self.answer = None
-            answer(result)
+            self.on_result = None
+            on_result(result)
 
     def attempt(self, done: Done, permit: Permit | None) -> None:
         """Submit the command, if ``permit`` allows it."""
 
         def proceed(refusal: Any) -> None:
-            if refusal is None and self.answer is not None:
+            if refusal is None and self.on_result is not None:
                 self.polls.engine.submit(self.command, done)
-            elif self.answer is not None:  # not withdrawn meanwhile
+            elif self.on_result is not None:  # not withdrawn meanwhile
                 done(refusal)
 
         if permit is not None:
@@ -187,7 +187,7 @@ class Poll(msgspec.Struct, eq=False):
             proceed(None)
 
     def done(self, result: Any) -> None:
-        """Answer with the result of a later attempt, or park again."""
+        """Pass the result of a later attempt on, or park again."""
         waiters = self.waiters
         if waiters is None:
             return  # withdrawn while the command ran
@@ -213,11 +213,11 @@ class Poll(msgspec.Struct, eq=False):
         return Received(messages=[], next_due_ms=None, receive_wait_s=0)
 
     def finish(self, result: Any) -> None:
-        """Answer and stop waiting."""
-        answer, self.answer = self.answer, None
+        """Pass the result on and stop waiting."""
+        on_result, self.on_result = self.on_result, None
         self._end_waiting()
-        assert answer is not None, "a poll is answered once"
-        answer(result)
+        assert on_result is not None, "a poll has one result"
+        on_result(result)
 
     def _expire(self) -> None:
         if self.waiters is not None and self.waiters.remove(self):
@@ -239,9 +239,9 @@ class ClaimPoll(Poll, eq=False):
     """``again`` of the first result: later slices always find the claim bound."""
 
     def __post_init__(self) -> None:
-        answer, clock = self.answer, self.polls.clock
-        assert answer is not None, "it is there until it is given"
-        self.answer = lambda result: answer(shown_due(result, clock))
+        on_result, clock = self.on_result, self.polls.clock
+        assert on_result is not None, "a new poll has its callback"
+        self.on_result = lambda result: on_result(shown_due(result, clock))
 
     def record_first_result(self) -> None:
         """Do nothing: a claim has no lease."""
@@ -256,7 +256,7 @@ class ClaimPoll(Poll, eq=False):
     def first_done(self, result: Any) -> None:
         """Handle the first result, or bind the next slice."""
         result = self._with_first_again(result)
-        if self.answer is not None and isinstance(result, Bound) and result.more:
+        if self.on_result is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
             return
         if isinstance(result, Bound) and result.shards:

@@ -70,14 +70,14 @@ class QueueCountCache:
         counts = [execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names]
         counts += [execute(self._engine, ListSources(queue=name)) for name in names]
         counts += [execute(self._engine, ListWriters(queue=name)) for name in names]
-        answers = await asyncio.gather(*counts, return_exceptions=True)
-        views, sources, writers = (answers[first : first + len(names)] for first in range(0, len(answers), len(names)))
-        for name, view, found, staging in zip(names, views, sources, writers, strict=True):
+        results = await asyncio.gather(*counts, return_exceptions=True)
+        views, sources, writers = (results[first : first + len(names)] for first in range(0, len(results), len(names)))
+        for name, view, readers, staging in zip(names, views, sources, writers, strict=True):
             self._counts.pop(name, None)
             if isinstance(view, QueueView) and view.counts is not None:
                 claims = staged = None
-                if isinstance(found, list) and found:
-                    held = [claim for source in found for claim in source.claims if claim.state in _HELD]
+                if isinstance(readers, list) and readers:
+                    held = [claim for source in readers for claim in source.claims if claim.state in _HELD]
                     claims = [(claim.messages, claim.bound_at_ms) for claim in held]
                 if isinstance(staging, list) and staging:
                     staged = sum(writer.staged for writer in staging)

@@ -27,7 +27,7 @@ from typing import Any
 
 BACKLOG = 1_024
 
-_Place = tuple[socket.AddressFamily, Any]
+_Address = tuple[socket.AddressFamily, Any]
 
 _NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
 _FREE_PORT_ATTEMPTS = 16
@@ -44,15 +44,15 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
     """
     where = f"{host}:{port}"
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise BindError(f"Cannot listen on {where}: the host is unknown ({error.strerror}).") from None
-    places: list[_Place] = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    addresses: list[_Address] = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
     for attempt in range(_FREE_PORT_ATTEMPTS):
         try:
-            return _bind_all(places, port)
+            return _bind_all(addresses, port)
         except OSError as error:
-            taken_at_one_address = port == 0 and len(places) > 1 and error.errno == errno.EADDRINUSE
+            taken_at_one_address = port == 0 and len(addresses) > 1 and error.errno == errno.EADDRINUSE
             if not taken_at_one_address or attempt == _FREE_PORT_ATTEMPTS - 1:
                 raise BindError(f"Cannot listen on {where}: {_why(error, setting)}") from None
     raise AssertionError("the last attempt returns or raises")
@@ -75,13 +75,13 @@ def is_loopback(listeners: Sequence[socket.socket]) -> bool:
     return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
 
 
-def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
+def _bind_all(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
     """Bind all addresses that this machine has; raises ``OSError`` if it has none, or one cannot be bound."""
     listeners: list[socket.socket] = []
     not_here: OSError | None = None
     try:
-        for family, address in places:
-            both = len(places) == 1 and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        for family, address in addresses:
+            both = len(addresses) == 1 and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
             try:  # create_server listens, so that a port in use is noticed here
                 listener = socket.create_server(
                     (address[0], port, *address[2:]), family=family, backlog=BACKLOG, dualstack_ipv6=both

@@ -508,17 +508,17 @@ class TopicService:
             page = RenderedReply(b"Content-Type: application/x-pem-file\r\n", identity.certificate_pem)
             self.pages[CERTIFICATE_PATH.encode()] = page
 
-    def _publish(self, command: PublishToTopic, wait_s: int | None, answer: Done) -> None:
-        def done(result: Any) -> None:
+    def _publish(self, command: PublishToTopic, wait_s: int | None, done: Done) -> None:
+        def log_undeliverable(result: Any) -> None:
             if isinstance(result, PublishedMessage) and result.undeliverable:
                 self.counts.undeliverable += len(result.undeliverable)
                 for name, reason in result.undeliverable:
                     if self._throttle.due((command.topic, name, type(reason))):
                         text = "message %s of %s did not reach subscription %s: %s"
                         log.warning(text, result.id.hex().upper(), command.topic, name, reason)
-            answer(result)
+            done(result)
 
-        self._engine.submit(command, done)
+        self._engine.submit(command, log_undeliverable)
 
     async def subscribe(self, command: Subscribe) -> Any:
         """Create a subscription, after the guard has checked its URL. Raises ``VeilmqError``."""

@@ -203,9 +203,9 @@ class QueueStatistics:
         await self._count(new + due)
         if self._timer is None:
             self._start_round()
-        found = [name for name in full_names if name in self._records]
-        shown = [self._shown(command, name) for name in found]
-        return BrowsedQueues(queues=shown, in_all=len(found), counted=len(found))
+        counted = [name for name in full_names if name in self._records]
+        shown = [self._shown(command, name) for name in counted]
+        return BrowsedQueues(queues=shown, in_all=len(counted), counted=len(counted))
 
     async def _search(self, command: BrowseQueues) -> list[str]:
         """Return the full names that match the search, in order; drop the records of deleted queues."""

@@ -544,18 +544,18 @@ def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, 
     if named is None and FILE_VARIABLE not in environment and not path.exists():
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingError("config", value=path, problem=f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise SettingError("config", value=path, problem=f"is not a TOML file: {error}") from None
-    declared = [name for name in DECLARATIONS if isinstance(found.get(name), dict)]
-    found = {name: value for name, value in found.items() if name not in declared}
-    if declared and found.setdefault("queues_file", str(path)) != str(path):
+    declared = [name for name in DECLARATIONS if isinstance(values.get(name), dict)]
+    values = {name: value for name, value in values.items() if name not in declared}
+    if declared and values.setdefault("queues_file", str(path)) != str(path):
         problem = f"the file has the table {declared[0]} too; keep one of them"
-        raise SettingError("queues_file", value=found["queues_file"], origin=f"file {path}", problem=problem)
-    _refuse_unknown(found, known=[row.name for row in SETTINGS], origin=f"file {path}")
-    return _read({name: SourceValue(value, f"file {path}") for name, value in found.items()})
+        raise SettingError("queues_file", value=values["queues_file"], origin=f"file {path}", problem=problem)
+    _refuse_unknown(values, known=[row.name for row in SETTINGS], origin=f"file {path}")
+    return _read({name: SourceValue(value, f"file {path}") for name, value in values.items()})
 
 
 def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) -> None:

@@ -28,7 +28,7 @@ class ScriptedEngine:
     def unwatch(self, queue: str) -> None:
         del self.watches[queue]
 
-    def answer(self, result: Any) -> Command:
+    def complete(self, result: Any) -> Command:
         command, done = self.pending.pop(0)
         done(result)
         return command

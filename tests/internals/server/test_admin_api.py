@@ -244,7 +244,7 @@ async def test_a_request_that_waits_for_a_policy_can_be_cancelled(tmp_path: Path
     requests[0].cancel()
     await asyncio.sleep(0)
     view = QueueView(queue=QUEUE, settings=QueueSettings(), created_at_ms=1, modified_at_ms=1)
-    assert isinstance(engine.answer(view), ShowQueue)
+    assert isinstance(engine.complete(view), ShowQueue)
     ((command, done),) = engine.pending
     requests[1].cancel()
     await asyncio.sleep(0)

@@ -218,7 +218,7 @@ def test_requests_that_wait_for_a_policy_share_one_query(engine: ScriptedEngine,
     gone.withdraw()
     hurried.hurry()
     assert [command for command, _ in engine.pending] == [commands.ShowQueue(queue=PURGE.queue)]
-    engine.answer(VIEW)
+    engine.complete(VIEW)
     assert [each.calls for each in exchanges] == [[], ["retry", "hurried"], ["retry"], ["retry"]]
     patient.hurry()
     late.withdraw()
@@ -231,7 +231,7 @@ def test_a_policy_dropped_while_it_is_read_is_not_cached(engine: ScriptedEngine,
     permissions.wait(PolicyUnknown(PURGE.queue), waiting.retry, waiting.done, 0.0)
     command = commands.DeleteQueue(queue=PURGE.queue)
     permissions.intercept(waiting, command, caller_named(OWNER), deleting.done)(None)
-    engine.answer(VIEW)
+    engine.complete(VIEW)
     assert (waiting.calls, deleting.calls) == (["retry"], ["NoneType"])
     with pytest.raises(PolicyUnknown):
         permissions.check(waiting, PURGE, caller_named(OWNER), waiting.started_s)
@@ -242,10 +242,10 @@ def test_a_queue_deleted_elsewhere_is_dropped_at_the_next_read(
 ) -> None:
     exchange = FakeExchange()
     permissions.wait(PolicyUnknown(PURGE.queue), exchange.retry, exchange.done, 0.0)
-    engine.answer(VIEW)
+    engine.complete(VIEW)
     exchange.started_s = FRESH_S
     permissions.check(exchange, PURGE, caller_named(OWNER), exchange.started_s)
-    engine.answer(QueueNotFound(PURGE.queue))
+    engine.complete(QueueNotFound(PURGE.queue))
     with pytest.raises(PolicyUnknown):
         permissions.check(exchange, PURGE, caller_named(OWNER), exchange.started_s)
 
@@ -258,7 +258,7 @@ def test_the_cache_of_policies_is_bounded(
         exchange = FakeExchange()
         queue = f"{OWNER}/jobs{number}"
         permissions.wait(PolicyUnknown(queue), exchange.retry, exchange.done, 0.0)
-        engine.answer(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
+        engine.complete(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
         assert exchange.calls == ["retry"]
     assert len(permissions._cached) <= 3
 

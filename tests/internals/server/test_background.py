@@ -98,9 +98,9 @@ class Bench(Bulk):
         assert isinstance(command, ReadClaim)
         return command
 
-    async def answer(self, result: Any) -> None:
+    async def complete(self, result: Any) -> None:
         await self.pending()
-        self.engine.answer(result)
+        self.engine.complete(result)
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -112,8 +112,8 @@ def bench() -> Bench:
 
 async def test_a_reply_ends_with_the_page_that_fills_it(bench: Bench) -> None:
     bench.read()
-    await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
-    await bench.answer(page("yy", cursor="3"))
+    await bench.complete(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
+    await bench.complete(page("yy", cursor="3"))
     (got,) = bench.results
     assert (len(got.body), b"x-veilmq-cursor: 3\r\n" in got.headers) == (limits.CLAIM_READ_BYTES + 2, True)
 
@@ -123,16 +123,16 @@ async def test_an_error_of_the_store_is_the_reply(bench: Bench) -> None:
     lost = ClaimLost(1)
     bench.read()
     bench.read()
-    await bench.answer(page("a", cursor="2"))
-    await bench.answer(lost)
-    await bench.answer(page("b"))
+    await bench.complete(page("a", cursor="2"))
+    await bench.complete(lost)
+    await bench.complete(page("b"))
     assert bench.results[0] is lost or bench.results[1] is lost
     assert len(bench.results) == 2
 
 
 async def test_a_defect_is_an_internal_error(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.read()
-    await bench.answer(page("bad"))
+    await bench.complete(page("bad"))
     assert [type(result) for result in bench.results] == [InternalError]
     assert "BulkRead failed" in caplog.text
 
@@ -143,12 +143,12 @@ async def test_reads_alternate(bench: Bench) -> None:
         bench.read()
     bodies = [f"{n:04}" for n in range(10 * PIECE_MESSAGES)]
     await bench.pending()
-    bench.engine.answer(page(*bodies))
+    bench.engine.complete(page(*bodies))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(bench.engine.pending) == 1  # of the other read, while this one encodes
     assert len(bench.log) < 3
-    bench.engine.answer(page("other"))
+    bench.engine.complete(page("other"))
     for _ in range(50):
         await asyncio.sleep(0)
     assert bench.log.index("other") < 5
@@ -163,7 +163,7 @@ async def test_encoding_reads_yields_after_each_piece(bench: Bench) -> None:
         bench.read()
     for _ in range(4):
         await bench.pending()
-        bench.engine.answer(long)
+        bench.engine.complete(long)
     before = len(bench.log)
     for turns in range(1, 21):
         await asyncio.sleep(0)
@@ -175,10 +175,10 @@ async def test_the_number_of_concurrent_reads_is_limited(bench: Bench) -> None:
     for _ in range(READS_AT_ONCE + 1):
         bench.read()
     for _ in range(READS_AT_ONCE):
-        await bench.answer(page("a", cursor="2"))
+        await bench.complete(page("a", cursor="2"))
     assert bench.results == []
     assert (await bench.pending()).cursor == "2"
-    await bench.answer(page("b"))
+    await bench.complete(page("b"))
     assert len(bench.results) == 1
 
 
@@ -187,7 +187,7 @@ async def test_a_withdrawn_read_is_cancelled(bench: Bench) -> None:
     bench.read().hurry()
     await bench.pending()
     gone.withdraw()
-    await bench.answer(page("other"))
+    await bench.complete(page("other"))
     assert bench.results == [bulk_reply(b"other", b"text/x", "")]
     assert bench.engine.pending == []
 
@@ -406,8 +406,8 @@ class PublishingBench:
         for _ in range(5):
             await asyncio.sleep(0)
 
-    async def answer(self, result: Any) -> None:
-        assert self.engine.answer(result) == COMMAND
+    async def complete(self, result: Any) -> None:
+        assert self.engine.complete(result) == COMMAND
         await self.rest()
 
     async def advance(self, ms: int) -> None:
@@ -426,23 +426,23 @@ def publishing() -> PublishingBench:
 async def test_slices_follow_until_the_batch_is_published(publishing: PublishingBench) -> None:
     """The reply has ``again`` of the first slice."""
     await publishing.publish()
-    await publishing.answer(SOME)
-    await publishing.answer(Published(messages=9, again=True, more=True))
+    await publishing.complete(SOME)
+    await publishing.complete(Published(messages=9, again=True, more=True))
     assert publishing.results == []
-    await publishing.answer(Published(messages=9, again=True, duplicates=2))
+    await publishing.complete(Published(messages=9, again=True, duplicates=2))
     assert publishing.results == [Published(messages=9, duplicates=2)]
     await publishing.publish()
-    await publishing.answer(Published(messages=9, again=True))
+    await publishing.complete(Published(messages=9, again=True))
     assert publishing.results[1:] == [Published(messages=9, again=True)]
 
 
 async def test_a_rate_delays_the_next_slice(publishing: PublishingBench) -> None:
     await publishing.publish()
-    await publishing.answer(publishing.some(in_ms=100))
+    await publishing.complete(publishing.some(in_ms=100))
     await publishing.advance(99)
     assert publishing.engine.pending == []
     await publishing.advance(1)
-    await publishing.answer(ALL)
+    await publishing.complete(ALL)
     assert publishing.results == [ALL]
 
 
@@ -450,23 +450,23 @@ async def test_the_reply_comes_after_some_seconds(publishing: PublishingBench) -
     """Even if more is to be published; the client may repeat the request."""
     await publishing.publish()
     late = publishing.some(in_ms=PUBLISH_S_MAX * 1_000)
-    await publishing.answer(late)
+    await publishing.complete(late)
     assert publishing.results == [late]
     await publishing.publish()
     await publishing.advance(PUBLISH_S_MAX * 1_000)
-    await publishing.answer(SOME)
+    await publishing.complete(SOME)
     assert publishing.results[1:] == [SOME]
 
 
 async def test_a_hurried_publication_replies_after_its_current_slice(publishing: PublishingBench) -> None:
     waiting, submitted = await publishing.publish(), await publishing.publish()
-    await publishing.answer(publishing.some(in_ms=100))
+    await publishing.complete(publishing.some(in_ms=100))
     for each in (waiting, submitted):
         each.hurry()
     await publishing.rest()
     assert len(publishing.engine.pending) == 2
     for _ in range(2):
-        await publishing.answer(SOME)
+        await publishing.complete(SOME)
     assert publishing.results == [SOME, SOME]
     await publishing.advance(100)
     assert publishing.engine.pending == []
@@ -478,12 +478,12 @@ async def test_a_withdrawn_publication_submits_nothing_more(publishing: Publishi
     await publishing.rest()
     assert publishing.engine.pending == []
     waiting = await publishing.publish()
-    await publishing.answer(publishing.some(in_ms=100))
+    await publishing.complete(publishing.some(in_ms=100))
     waiting.withdraw()
     await publishing.advance(100)
     assert publishing.engine.pending == []
     begun = await publishing.publish()
-    publishing.engine.answer(SOME)
+    publishing.engine.complete(SOME)
     begun.withdraw()
     await publishing.rest()
     assert (publishing.engine.pending, publishing.results) == ([], [])

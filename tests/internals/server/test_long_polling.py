@@ -62,11 +62,11 @@ class Bench:
         self.results: list[tuple[str, int, Any]] = []
 
     def poll(self, name: str, *, wait_s: int | None = 20, count: int = 1, timeout_s: int | None = None) -> Poll:
-        def answer(result: Any) -> None:
+        def complete(result: Any) -> None:
             value = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
             self.results.append((name, self.clock.now_ms() - self.start_ms, value))
 
-        poll = self.polls.submit(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
+        poll = self.polls.submit(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, complete)
         assert isinstance(poll, Poll)
         return poll
 
@@ -308,7 +308,7 @@ class ClaimBench:
         """Reply `empty` to the attempts of a new poll until it is parked."""
         parked = self.polls.parked
         while self.polls.parked == parked:
-            self.engine.answer(empty)
+            self.engine.complete(empty)
         return poll
 
     def wake(self, in_ms: int = 0) -> None:
@@ -325,7 +325,7 @@ def claims() -> ClaimBench:
 
 def test_a_claim_is_submitted_until_it_is_complete(claims: ClaimBench) -> None:
     claims.claim(wait_s=0)
-    assert [claims.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
+    assert [claims.engine.complete(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
     assert claims.results == [("claim", WHOLE)]
     assert claims.engine.pending == []
 
@@ -335,7 +335,7 @@ def test_again_of_a_claim_is_that_of_its_first_slice(claims: ClaimBench, *, befo
     """Later slices find the claim bound by the first: a reader that counts its claims would omit it."""
     claims.claim(wait_s=0)
     for result in (replace(PART, again=before), replace(PART, again=True), replace(WHOLE, again=True)):
-        claims.engine.answer(result)
+        claims.engine.complete(result)
     assert claims.results == [("claim", replace(WHOLE, again=before))]
 
 
@@ -347,14 +347,14 @@ async def test_a_claim_parked_for_the_budget_is_answered_if_its_messages_were_ev
     claims.polls.budget.count_replies(-HTTP_BYTES.default)
     await asyncio.sleep(0)
     bound = Bound(number=7, messages=0, shards=1, again=True)
-    assert claims.engine.answer(bound) == CLAIM
+    assert claims.engine.complete(bound) == CLAIM
     assert (claims.results, claims.polls.parked) == ([("claim", bound)], 0)
 
 
 def test_a_withdrawn_claim_is_not_bound_further(claims: ClaimBench) -> None:
     """Bound messages stay in it; the reader claims the same number again."""
     poll = claims.claim()
-    claims.engine.answer(PART)
+    claims.engine.complete(PART)
     poll.withdraw()
     assert claims.engine.pending == []
     poll = claims.claim()
@@ -371,7 +371,7 @@ def test_a_claim_is_submitted_again_at_the_due_time_of_its_result(claims: ClaimB
     claims.advance(4_999)
     assert claims.engine.pending == []
     claims.advance(1)
-    claims.engine.answer(WHOLE)
+    claims.engine.complete(WHOLE)
     assert claims.results == [("claim", WHOLE)]
 
 
@@ -383,7 +383,7 @@ def test_a_claim_that_waits_in_vain_gets_an_empty_result(claims: ClaimBench) -> 
     late = claims.park(claims.claim(), NOTHING)
     claims.wake()
     late.hurry()
-    claims.engine.answer(NOTHING)
+    claims.engine.complete(NOTHING)
     assert claims.results == [("claim", NOTHING)] * 3
     assert claims.engine.watches == {}
 
@@ -395,9 +395,9 @@ def test_claims_and_receives_wait_in_one_order(claims: ClaimBench) -> None:
     claims.park(claims.receive("third"), EMPTY)
     claims.wake()
     due = received(message(), next_due_ms=0)
-    assert claims.engine.answer(due) != CLAIM
-    assert claims.engine.answer(WHOLE) == CLAIM
-    claims.engine.answer(GOT)
+    assert claims.engine.complete(due) != CLAIM
+    assert claims.engine.complete(WHOLE) == CLAIM
+    claims.engine.complete(GOT)
     assert claims.results == [("first", due), ("second", WHOLE), ("third", GOT)]
 
 
@@ -406,7 +406,7 @@ def test_an_empty_receive_submits_no_claim(claims: ClaimBench) -> None:
     claims.park(claims.receive(), EMPTY)
     claims.park(claims.claim(), NOTHING)
     claims.wake()
-    claims.engine.answer(EMPTY)
+    claims.engine.complete(EMPTY)
     assert claims.engine.pending == []
     assert claims.polls.parked == 2
 
@@ -415,9 +415,9 @@ def test_withdrawing_a_claim_while_it_is_bound_submits_the_next_poll(claims: Cla
     poll = claims.park(claims.claim(), NOTHING)
     claims.park(claims.receive(), EMPTY)
     claims.wake()
-    claims.engine.answer(PART)
+    claims.engine.complete(PART)
     poll.withdraw()
-    claims.engine.answer(GOT)
+    claims.engine.complete(GOT)
     assert claims.results == [("receive", GOT)]
 
 
@@ -437,8 +437,8 @@ def test_a_claim_that_fails_submits_the_next_poll(claims: ClaimBench) -> None:
     claims.park(claims.receive(), EMPTY)
     claims.wake()
     fenced = EpochFenced(1, 2)
-    claims.engine.answer(fenced)
-    claims.engine.answer(GOT)
+    claims.engine.complete(fenced)
+    claims.engine.complete(GOT)
     assert claims.results == [("claim", fenced), ("receive", GOT)]
 
 
@@ -446,7 +446,7 @@ def test_deleting_the_queue_ends_all_polls(claims: ClaimBench) -> None:
     claims.park(claims.receive(), EMPTY)
     claims.park(claims.claim(), NOTHING)
     claims.wake()
-    claims.engine.answer(QueueNotFound(CLAIMED))
+    claims.engine.complete(QueueNotFound(CLAIMED))
     assert [(name, type(result)) for name, result in claims.results] == [
         ("receive", QueueNotFound),
         ("claim", QueueNotFound),
@@ -458,12 +458,12 @@ def test_a_claim_over_quota_does_not_delay_receives(claims: ClaimBench) -> None:
     claims.park(claims.claim(), NOTHING)
     claims.park(claims.receive(), EMPTY)
     claims.wake()
-    assert claims.engine.answer(NOTHING) == CLAIM
-    assert isinstance(claims.engine.answer(FULL), Receive)
+    assert claims.engine.complete(NOTHING) == CLAIM
+    assert isinstance(claims.engine.complete(FULL), Receive)
     assert claims.engine.pending == []
     assert claims.polls.parked == 2
     claims.wake()
-    assert claims.engine.answer(NOTHING) == CLAIM
-    assert isinstance(claims.engine.answer(GOT), Receive)
+    assert claims.engine.complete(NOTHING) == CLAIM
+    assert isinstance(claims.engine.complete(GOT), Receive)
     assert claims.results == [("receive", GOT)]
     assert (claims.engine.pending, claims.polls.parked) == ([], 1)

@@ -398,19 +398,19 @@ async def settle() -> None:
 
 
 async def test_a_deleted_queue_is_not_received_from_again(bench: Bench) -> None:
-    bench.engine.answer([ONE, TWO])
-    bench.engine.answer(QueueNotFound(QUEUE))
+    bench.engine.complete([ONE, TWO])
+    bench.engine.complete(QueueNotFound(QUEUE))
     assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
-    bench.engine.answer(NOTHING)
+    bench.engine.complete(NOTHING)
     bench.engine.watches[PUSHES](0)
-    bench.engine.answer([])
+    bench.engine.complete([])
     assert set(bench.engine.watches) == {PUSHES}
 
 
 async def test_listing_subscriptions_is_retried_after_a_second(bench: Bench) -> None:
-    bench.engine.answer(StoreFull())
+    bench.engine.complete(StoreFull())
     bench.clock.advance(1_000)
-    bench.engine.answer([ONE])
+    bench.engine.complete([ONE])
     assert bench.pending() == [receive()]
 
 
@@ -418,10 +418,10 @@ async def test_changes_while_subscriptions_are_listed_cause_one_more_listing(ben
     for _ in range(3):
         bench.engine.watches[PUSHES](0)
     assert bench.pending() == [ListPushes()]
-    bench.engine.answer([ONE])
+    bench.engine.complete([ONE])
     assert bench.pending() == [receive(), ListPushes()]
-    bench.engine.answer(NOTHING)
-    bench.engine.answer([ONE])
+    bench.engine.complete(NOTHING)
+    bench.engine.complete([ONE])
     assert bench.pending() == []
 
 
@@ -429,10 +429,10 @@ async def test_a_pushed_message_that_cannot_be_deleted_is_pushed_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    bench.engine.answer([ONE])
-    bench.engine.answer(SOMETHING)
+    bench.engine.complete([ONE])
+    bench.engine.complete(SOMETHING)
     await settle()
-    bench.engine.answer(StoreFull())
+    bench.engine.complete(StoreFull())
     await settle()
     assert not any(bench.counts.pushes.values())
     assert bench.counts.pushes_running == 0
@@ -442,10 +442,10 @@ async def test_a_pushed_message_that_cannot_be_deleted_is_pushed_again(
 @pytest.mark.parametrize(("problem", "count"), [("", 2), ("status 500", 1)], ids=["accepts", "fails"])
 async def test_the_concurrency_of_a_receiver_grows_while_it_accepts(bench: Bench, problem: str, count: int) -> None:
     bench.problem = problem
-    bench.engine.answer([ONE])
-    bench.engine.answer(SOMETHING)
+    bench.engine.complete([ONE])
+    bench.engine.complete(SOMETHING)
     await settle()
-    bench.engine.answer([ReceiptState.LIVE])
+    bench.engine.complete([ReceiptState.LIVE])
     await settle()
     bench.engine.watches[QUEUE](bench.clock.now_ms())
     assert bench.pending() == [receive(count)]
@@ -453,29 +453,29 @@ async def test_the_concurrency_of_a_receiver_grows_while_it_accepts(bench: Bench
 
 async def test_a_message_received_for_an_ended_subscription_is_pushed(bench: Bench) -> None:
     """But nothing more is received."""
-    bench.engine.answer([ONE])
+    bench.engine.complete([ONE])
     bench.engine.watches[PUSHES](0)
     (_, on_received), (_, listed) = bench.engine.pending
     bench.engine.pending.clear()
     listed([])
     on_received(SOMETHING)
     await settle()
-    assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
+    assert isinstance(bench.engine.complete(QueueNotFound(QUEUE)), commands.Delete)
     await settle()
     assert (bench.pending(), bench.counts.pushes_running) == ([], 0)
 
 
 async def test_close_waits_for_received_messages_and_receives_no_more(bench: Bench) -> None:
-    bench.engine.answer([ONE])
+    bench.engine.complete([ONE])
     watches = dict(bench.engine.watches)
     closing = asyncio.ensure_future(bench.pusher.close())
     await settle()
     assert bench.pending() == [receive(), ListPushes()]
-    bench.engine.answer(SOMETHING)
-    bench.engine.answer([ONE])
+    bench.engine.complete(SOMETHING)
+    bench.engine.complete([ONE])
     await settle()
     assert not closing.done()
-    bench.engine.answer([ReceiptState.LIVE])
+    bench.engine.complete([ReceiptState.LIVE])
     await closing
     for wake in watches.values():
         wake(bench.clock.now_ms())
@@ -486,8 +486,8 @@ async def test_close_waits_for_received_messages_and_receives_no_more(bench: Ben
 async def test_a_listing_that_ends_after_close_is_ignored(bench: Bench) -> None:
     closing = asyncio.ensure_future(bench.pusher.close())
     await settle()
-    bench.engine.answer([ONE])
-    bench.engine.answer(InternalError())
+    bench.engine.complete([ONE])
+    bench.engine.complete(InternalError())
     await closing
     assert bench.pending() == []
 
@@ -575,7 +575,7 @@ async def test_a_subscription_is_submitted_after_the_guard_admits_its_url(subscr
     assert subscribing.engine.pending == []
     subscribing.found.put_nowait(["8.8.8.8"])
     await settle()
-    assert subscribing.engine.answer("subscribed") == PUSHED
+    assert subscribing.engine.complete("subscribed") == PUSHED
     await settle()
     assert subscribing.results == ["subscribed"]
 
