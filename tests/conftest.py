@@ -94,12 +94,8 @@ def running_s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]"
     from tests.bucket import GATEWAY, HOW, S3Server, jars  # noqa: PLC0415
 
     need(GATEWAY.exists() and jars(), HOW)
-    served = S3Server(tmp_path_factory.mktemp("s3") / "buckets")
-    served.start()
-    try:
+    with S3Server(tmp_path_factory.mktemp("s3") / "buckets") as served:
         yield served
-    finally:
-        served.stop()
 
 
 @pytest.fixture

@@ -40,7 +40,6 @@ async def settled(bench: Workbench, app: Consumer) -> Any:
 
 
 async def test_results_of_startup_functions_are_injected_by_type(bench: Workbench) -> None:
-    """Into later start-up functions, handlers that share the process, and shutdown functions."""
     app = bench.consumer("orders")
     bench.client.create_queue("rows")
     calls: list[str] = []
@@ -398,7 +397,6 @@ tenant: ContextVar[str] = ContextVar("tenant")
 
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
 async def test_middleware_wraps_each_call_in_order(bench: Workbench, pool: str) -> None:
-    """The result of the handler is raised in the middleware."""
     app = bench.consumer("orders")
     seen: list[tuple[str, str, str]] = []
 
@@ -526,7 +524,6 @@ async def test_an_exception_that_no_task_can_raise_fails_the_message(error: type
     ("verb", "outcome"), [(RetryLater, "retried"), (Reject("no"), "rejected"), (Drop(), "dropped")], ids=str
 )
 async def test_a_handler_may_return_a_verb(verb: object, outcome: str) -> None:
-    """An instance or a class; a handler of batches returns it for the whole batch."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     @app.handler
@@ -693,7 +690,6 @@ class Shipment(pydantic.BaseModel):
 
 
 async def test_a_handler_can_send_to_handlers_and_queues(bench: Workbench) -> None:
-    """From threads and tasks, with each kind of payload."""
     app = bench.consumer("orders")
     for queue in ("invoices", "shipments", "notes"):
         bench.client.create_queue(queue)
@@ -761,7 +757,6 @@ def test_an_invalid_send_is_refused(
 
 
 async def test_a_bench_receives_the_sends_of_its_handlers() -> None:
-    """In virtual time; afterwards the consumer is unchanged."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     @app.handler
@@ -838,7 +833,6 @@ class Recorder:
 
 
 async def test_a_test_client_returns_the_outcome_of_a_message() -> None:
-    """Through start-up, middleware, decoding, dependencies and retries."""
     recorder = Recorder()
     async with recorder.app.test_client() as client:
         done = await client.send(recorder.ship, Order(7), group="north")

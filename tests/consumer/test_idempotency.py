@@ -152,7 +152,6 @@ async def test_a_handler_is_cancelled_if_another_worker_took_its_record(bench: W
 
 
 async def test_an_expired_record_without_a_new_owner_is_begun_again(bench: Workbench, store: ObservedStore) -> None:
-    """A renewal was late, and the lease is still held."""
     job = Job()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
@@ -253,7 +252,6 @@ async def test_messages_with_one_key_share_a_record(bench: Workbench, store: Obs
 
 
 async def test_two_workers_do_each_work_once(bench: Workbench, tmp_path: Path) -> None:
-    """Twenty messages have five keys."""
     done: list[str] = []
 
     async def work(body: str) -> None:

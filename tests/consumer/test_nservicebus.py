@@ -156,7 +156,6 @@ def test_the_maximum_ends_renewals_but_not_the_handler() -> None:
 
 
 def test_the_maximum_counts_from_the_start_of_the_handler() -> None:
-    """A message that waited 100 s is renewed until 400 s."""
     play = Play(NServiceBusPolicy())
     (lease,) = play.table.take(play.subscription, [message("r")], requested_at_s=0, answered_at_s=0, timeout_s=30)
     play.until(100)
@@ -177,7 +176,6 @@ def test_durations_beyond_twelve_hours_are_refused(option: str, value: float | t
 
 
 def test_the_options_have_the_defaults_of_nservicebus() -> None:
-    """A timeout that is set is sent with every receive."""
     assert NServiceBusPolicy().renewal_s == 300
     assert NServiceBusPolicy().receive_timeout_s(Measured()) is None
     assert NServiceBusPolicy(message_visibility_timeout=timedelta(minutes=2)).receive_timeout_s(Measured()) == 120

@@ -123,7 +123,6 @@ class TestAdaptive:
         assert play.news == []
 
     def test_leases_survive_a_slow_network(self) -> None:
-        """Each renewal takes 4 s."""
         play = Play(Adaptive(), usual_s=4.0)
         (lease,) = play.take(timeout_s=30)
         play.until(1_000)
@@ -188,7 +187,6 @@ def test_a_backoff_without_jitter_doubles_up_to_its_cap() -> None:
 
 
 def test_a_backoff_with_full_jitter_draws_from_zero_to_the_ceiling() -> None:
-    """Whole seconds, rounded up, as the queue takes them."""
     draws = iter([0.0, 0.5, 0.99])
     backoff = Backoff("10s", draw=lambda: next(draws))
     assert [backoff.after_s(1) for _ in range(3)] == [0, 5, 10]
@@ -284,7 +282,6 @@ async def charge(order: Order, ctx: Context) -> None:
 
 
 async def take_long(order: Order, ctx: Context) -> None:
-    """Work for 25 minutes at the first attempt."""
     if ctx.attempt == 1:
         await asyncio.sleep(LONG_S)
 
@@ -377,7 +374,6 @@ def unreachable(bench: ConsumerBench) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("on_lost", ["cancel", "continue", "function"])
 def test_a_lost_lease_cancels_the_handler_unless_configured_otherwise(on_lost: Any) -> None:
-    """With ``strict`` it is lost after thirty seconds."""
     app = Consumer("orders")
     lost: list[Any] = []
     ended: list[tuple[float, LeaseState]] = []
@@ -423,7 +419,6 @@ class TenantRow:
 
 @pytest.mark.slow
 def test_a_batch_may_fail_in_part() -> None:
-    """Batches are limited by size and time, and have one key each."""
     app = Consumer("rows")
     batches: list[tuple[float, list[TenantRow]]] = []
 

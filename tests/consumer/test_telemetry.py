@@ -124,7 +124,6 @@ def worker(folder: Path, server: RunningServer, collector_port: int, **environme
 
 @pytest.mark.slow
 def test_spans_and_metrics_are_exported_before_the_end(tmp_path: Path) -> None:
-    """A message that a handler sends is linked to the span of the handler."""
     with RunningServer(clock=SystemClock()) as server, collecting() as collector:
         shop = worker(tmp_path, server, collector.server_port, OTEL_SERVICE_NAME="shop")
         with shop, HttpQueueClient(server.endpoint) as client:

@@ -5,10 +5,12 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import ClassVar, NamedTuple, TypeVar
+from http.client import HTTPException
+from itertools import count
+from typing import ClassVar, NamedTuple, Self, TypeVar
 
 from tests.proofs.ledger import (
     TICK_S,
@@ -32,19 +34,15 @@ Step = Callable[[SqsCaller, random.Random, int], None]
 """One iteration of a thread: gets its caller, its random numbers and a unique number."""
 
 
-class Callers:
-    """Repeat each of `steps` in its own thread, all on one queue; go on after an unanswered request."""
+class Threads:
+    """Repeat each of `steps` in its own thread within the context; go on after an unanswered request."""
 
-    def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
+    def __init__(self, steps: Iterable[Callable[[], object]]) -> None:
         self._errors: list[BaseException] = []
-        self._ports = ports
-        self._queue = queue
-        self._seed = seed
         self._stop = threading.Event()
-        self._many = len(steps)
-        self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(steps)]
+        self._threads = [threading.Thread(target=self._run, args=(step,)) for step in steps]
 
-    def __enter__(self) -> "Callers":
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
@@ -62,21 +60,36 @@ class Callers:
             assert time.monotonic() < give_up_at_s, "the load did not get so far"
             time.sleep(PAUSE_S)
 
-    def _run(self, place: int, step: Step) -> None:
-        chance, number = random.Random(self._seed + place), place
-        caller = NodesCaller(self._ports, self._queue, chance)
+    def _run(self, step: Callable[[], object]) -> None:
         try:
             while not self._stop.is_set():
-                number += self._many
                 try:
-                    step(caller, chance, number)
-                except Unanswered:
+                    step()
+                except (Unanswered, OSError, HTTPException):
                     time.sleep(PAUSE_S)
         except BaseException as error:
             self._errors.append(error)
             raise
-        finally:
+
+
+class Callers(Threads):
+    """The same with steps on one queue, which get their arguments here."""
+
+    def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
+        chances = [random.Random(seed + place) for place in range(len(steps))]
+        numbers = [count(place + len(steps), len(steps)) for place in range(len(steps))]
+        self._callers = [NodesCaller(ports, queue, chance) for chance in chances]
+        arguments = zip(steps, self._callers, chances, numbers, strict=True)
+        super().__init__([partial(_call, *each) for each in arguments])
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for caller in self._callers:
             caller.close()
+
+
+def _call(step: Step, caller: SqsCaller, chance: random.Random, numbers: Iterator[int]) -> None:
+    step(caller, chance, next(numbers))
 
 
 TIMEOUT_S = 2

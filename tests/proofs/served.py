@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import SystemRandom
 from typing import Self
@@ -111,19 +112,11 @@ StartNode = Callable[..., Served]  # takes further options of `serve`
 @contextlib.contextmanager
 def starting_nodes(url: str, folder: Path) -> Iterator[StartNode]:
     """Yield a function that starts nodes on one database, with logs in `folder`; stop them all at the end."""
-    nodes: list[Served] = []
-
-    def start(*options: str) -> Served:
-        node = Served("--store", url, *options, log=folder / f"node-{len(nodes)}.log")
-        nodes.append(node)
-        node.start()
-        return node
-
-    try:
-        yield start
-    finally:
-        for node in nodes:
-            node.stop()
+    numbers = count()
+    with contextlib.ExitStack() as nodes:
+        yield lambda *options: nodes.enter_context(
+            Served("--store", url, *options, log=folder / f"node-{next(numbers)}.log")
+        )
 
 
 def free_ports(count: int) -> list[int]:

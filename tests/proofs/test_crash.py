@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ from tests.proofs.loads import (
     Mover,
     OrderedLoad,
     Source,
+    Threads,
     counts,
     drain,
     patiently,
@@ -279,7 +280,6 @@ def check_events(events: Path, loads: list[Load]) -> None:
 KILLS_OF_TOPICS = 20 if WHOLE else 3
 PUBLISHERS = 3
 PER_KILL = 40
-PUSHED_S_MAX = 60
 TOPIC = "/topics/news"
 QUEUES = ("first", "second")
 _WAITING = re.compile(r"<MessageCount>(\d+)</MessageCount>")
@@ -314,40 +314,21 @@ def subscribe(served: ServedFolder, name: str, endpoint: str) -> None:
     assert call(served, "PUT", target, f"<Subscription>{settings}</Subscription>")[0] == 201
 
 
-class Publishers:
-    """Threads that publish unique numbers, and record the acknowledged ones."""
+class Publisher:
+    """Publish unique numbers, and record the acknowledged ones."""
 
     def __init__(self, served: ServedFolder) -> None:
         self.requested: list[str] = []
         self.acknowledged: list[str] = []
         self._served = served
         self._numbers = count()
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(PUBLISHERS)]
-        for thread in self._threads:
-            thread.start()
 
-    def have(self, wanted: int) -> bool:
-        return len(self.acknowledged) >= wanted
-
-    def stop(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PUSHED_S_MAX)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            body = str(next(self._numbers))
-            self.requested.append(body)
-            try:
-                status, _ = call(
-                    self._served, "POST", f"{TOPIC}/messages", f"<Message><MessageBody>{body}</MessageBody></Message>"
-                )
-            except (OSError, HTTPException):
-                time.sleep(0.01)
-                continue
-            if status == 201:
-                self.acknowledged.append(body)
+    def step(self) -> None:
+        body = str(next(self._numbers))
+        self.requested.append(body)
+        message = f"<Message><MessageBody>{body}</MessageBody></Message>"
+        if call(self._served, "POST", f"{TOPIC}/messages", message)[0] == 201:
+            self.acknowledged.append(body)
 
 
 def waiting(served: ServedFolder) -> int:
@@ -371,22 +352,20 @@ def test_a_publication_reaches_all_subscriptions_or_none_in_crashes(served: Serv
 
     `PROVE=whole` kills twenty times, and waits for the last push.
     """
-    publishers = Publishers(served)
-    try:
-        for _ in range(KILLS_OF_TOPICS):
-            wanted = len(publishers.acknowledged) + PER_KILL
-            wait_until(partial(publishers.have, wanted))
-            served.kill()
-            served.start()
-        wait_until(partial(publishers.have, len(publishers.acknowledged) + PUBLISHERS + 1))
-    finally:
-        publishers.stop()
+    publisher = Publisher(served)
+    with Threads([publisher.step] * PUBLISHERS) as publishers:
+        for more in [PER_KILL] * KILLS_OF_TOPICS + [PUBLISHERS + 1]:
+            wanted = len(publisher.acknowledged) + more
+            publishers.until(lambda: len(publisher.acknowledged) >= wanted)  # noqa: B023
+            if more == PER_KILL:
+                served.kill()
+                served.start()
     first, second = (emptied(served, name) for name in QUEUES)
     assert first == second
     assert set(first.values()) == {1}
-    assert set(publishers.acknowledged) <= set(first) <= set(publishers.requested)
+    assert set(publisher.acknowledged) <= set(first) <= set(publisher.requested)
     # published after the last start, so that no kill delays its push
-    wait_until(lambda: publishers.acknowledged[-1] in receiver.bodies)
+    wait_until(lambda: publisher.acknowledged[-1] in receiver.bodies)
     wait_until(lambda: len(set(first) - set(receiver.bodies)) <= (0 if WHOLE else waiting(served)))
     assert set(receiver.bodies) <= set(first)
 

@@ -9,11 +9,10 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.cli.conftest import COMMAND, environment
 from tests.client.traffic import drained
 from tests.conftest import EVERYTHING
 from tests.proofs.forking import Forked, run
+from tests.proofs.loads import Threads
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.messages import Attribute
@@ -76,43 +76,37 @@ def message(producer: int, number: int, *, fifo: bool) -> NewMessage:
     )
 
 
-class Producers:
-    """Threads that send to the intake; only a send to a FIFO queue is repeated."""
+class Producer:
+    """Send to the intake; only a send to a FIFO queue is repeated."""
 
-    def __init__(self, endpoint: str, intake: str) -> None:
-        self._endpoint = endpoint
-        self._intake = intake
-        self._fifo = intake.endswith(".fifo")
-        self._stop = threading.Event()
-        self.sent = [0] * PRODUCERS
-        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in range(PRODUCERS)]
+    def __init__(self, client: HttpQueueClient, intake: str, number: int) -> None:
+        self.sent = 0
+        self._client, self._intake, self._number = client, intake, number
 
-    def __enter__(self) -> "Producers":
-        for thread in self._threads:
-            thread.start()
-        return self
+    def step(self) -> None:
+        fifo = self._intake.endswith(".fifo")
+        if self.sent < 10 * TENS_MAX:
+            ten = [message(self._number, number, fifo=fifo) for number in range(self.sent, self.sent + 10)]
+            while not self._send(ten):
+                assert fifo, "only sends to a FIFO queue may be repeated"
+            self.sent += 10
+        time.sleep(0.04)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def _run(self, producer: int) -> None:
-        with HttpQueueClient(self._endpoint) as client:
-            while not self._stop.wait(0.04) and self.sent[producer] < 10 * TENS_MAX:
-                first = self.sent[producer]
-                ten = [message(producer, number, fifo=self._fifo) for number in range(first, first + 10)]
-                while not self._send(client, ten):
-                    assert self._fifo, "only sends to a FIFO queue may be repeated"
-                self.sent[producer] += 10
-
-    def _send(self, client: HttpQueueClient, ten: list[NewMessage]) -> bool:
+    def _send(self, ten: list[NewMessage]) -> bool:
         try:
-            assert all(hasattr(answer, "id") for answer in client.send_batch(self._intake, ten))
+            assert all(hasattr(answer, "id") for answer in self._client.send_batch(self._intake, ten))
         except Unreachable:
             return False
         return True
+
+
+@contextmanager
+def producing(endpoint: str, intake: str) -> Iterator[list[Producer]]:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(HttpQueueClient(endpoint)) for _ in range(PRODUCERS)]
+        producers = [Producer(client, intake, number) for number, client in enumerate(clients)]
+        stack.enter_context(Threads([producer.step for producer in producers]))
+        yield producers
 
 
 @pytest.fixture
@@ -195,11 +189,11 @@ def test_each_message_is_forwarded_if_the_forwarder_is_killed(
     with HttpQueueClient(server.endpoint) as client:
         create(client, suffix)
         forwarding = Forwarding(server, f"intake{suffix}", rules, *options)
-        with Producers(server.endpoint, f"intake{suffix}") as producers:
+        with producing(server.endpoint, f"intake{suffix}") as producers:
             for _ in range(KILLS):
                 forwarding.run_and_kill(chance.uniform(0.02, 0.4))
         forwarding.finish(client, f"intake{suffix}")
-        check(client, producers.sent, suffix, once=once)
+        check(client, [each.sent for each in producers], suffix, once=once)
 
 
 def test_each_message_is_forwarded_once_if_the_server_is_killed_too(server: ServedFolder, tmp_path: Path) -> None:
@@ -211,7 +205,7 @@ def test_each_message_is_forwarded_once_if_the_server_is_killed_too(server: Serv
         forwarding = Forwarding(server, "intake.fifo", rules)
         steady = Forked(forwarding._command, env=forwarding._environment, stderr=subprocess.PIPE, text=True)
         assert steady.stderr is not None
-        with steady.stderr as log, Producers(server.endpoint, "intake.fifo") as producers:
+        with steady.stderr as log, producing(server.endpoint, "intake.fifo") as producers:
             assert "forwarding to" in log.readline()
             for _ in range(KILLS // 2):
                 forwarding.run_and_kill(chance.uniform(0.02, 0.2))
@@ -222,4 +216,4 @@ def test_each_message_is_forwarded_once_if_the_server_is_killed_too(server: Serv
             assert steady.wait(60) == 0, log.read()
         with suppress(Unreachable):
             forwarding.finish(client, "intake.fifo")
-        check(client, producers.sent, ".fifo", once=True)
+        check(client, [each.sent for each in producers], ".fifo", once=True)

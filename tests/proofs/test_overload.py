@@ -104,7 +104,7 @@ def show(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-def honest_batch(target: Target) -> Path:
+def large_batch(target: Target) -> Path:
     entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
     return target.request("batch", "SendMessageBatch", {"QueueUrl": target.url("large"), "Entries": entries})
 
@@ -143,18 +143,18 @@ def test_large_bodies_of_few_unauthenticated_clients_delay_no_other_client(targe
 @pytest.mark.parametrize("kind", ["unsigned", pytest.param("wrong", marks=EVERYTHING)])
 def test_large_bodies_of_many_unauthenticated_clients_use_little_memory(target: Target, kind: str) -> None:
     """An authenticated client keeps at least half of its rate, with the key that the flood names."""
-    batch = honest_batch(target)
+    batch = large_batch(target)
     usual = target.start("repeat", batch).figures()
     before = target.rss_bytes()
     flood = target.start(kind, connections=MANY, seconds=SECONDS + 2)
     if kind == "wrong":
         wait_until(lambda: held_bytes(target.served.admin_endpoint)["unverified_bodies"] >= BODY_BYTES)
-    newcomer, honest, pages = target.start("anew", batch), target.start("repeat", batch), probe_health(target)
+    newcomer, steady, pages = target.start("anew", batch), target.start("repeat", batch), probe_health(target)
     disk = target.start("disk", target.folder)
     growth = target.highest_rss_bytes(flood) - before
-    figures, new, health, sync = honest.figures(), newcomer.figures(), pages.figures(), disk.figures()
+    figures, new, health, sync = steady.figures(), newcomer.figures(), pages.figures(), disk.figures()
     show(f"\n{MANY} clients, {kind}: memory + {growth / 1e6:.0f} MB, bodies {flood.figures()['count']:.0f}")
-    show(f"  honest batches of 1 MB: {figures['count']:.0f} beside them, {usual['count']:.0f} usually")
+    show(f"  batches of 1 MB: {figures['count']:.0f} beside them, {usual['count']:.0f} usually")
     show(f"  on a new connection each: {new}")
     show(f"  health and metrics: {health}\n  a sync of one page: {sync}")
     assert growth <= GROWTH_BYTES_MAX
@@ -164,7 +164,7 @@ def test_large_bodies_of_many_unauthenticated_clients_use_little_memory(target: 
 
 
 def test_unread_replies_use_little_memory(target: Target) -> None:
-    figures = target.start("repeat", honest_batch(target), seconds=0.5).figures()
+    figures = target.start("repeat", large_batch(target), seconds=0.5).figures()
     assert figures["failed"] == 0
     receive = {"QueueUrl": target.url("large"), "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}
     request = target.request("receive", "ReceiveMessage", receive)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -282,13 +282,10 @@ HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibili
 CLAIMED_SEQS = "SELECT c.claim_id, m.seq FROM claimed c JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq"
 
 
-@contextlib.contextmanager
-def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: type[Host] = Host) -> Iterator[Host]:
-    host = kind(folder, options=options)
-    try:
-        yield host
-    finally:
-        host.close()
+def hosting(
+    folder: Path | None, *, options: EngineOptions | None = None, kind: type[Host] = Host
+) -> contextlib.closing[Host]:
+    return contextlib.closing(kind(folder, options=options))
 
 
 LOGGED = dataclasses.replace(RESTLESS, event_log="closed")

@@ -347,13 +347,8 @@ async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
         await connection.close()
 
 
-@contextlib.contextmanager
-def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Iterator[PostgresHost]:
-    host = PostgresHost.on_empty(url, options=options)
-    try:
-        yield host
-    finally:
-        host.close()
+def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> contextlib.closing[PostgresHost]:
+    return contextlib.closing(PostgresHost.on_empty(url, options=options))
 
 
 DATABASES = 2
@@ -413,15 +408,10 @@ def making_shards(url: str) -> Iterator[list[str]]:
         yield urls
 
 
-@contextlib.contextmanager
-def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = None) -> Iterator[ShardsHost]:
+def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = None) -> contextlib.closing[ShardsHost]:
     for url in urls:
         asyncio.run(empty(url))
-    host = ShardsHost(urls, options=options)
-    try:
-        yield host
-    finally:
-        host.close()
+    return contextlib.closing(ShardsHost(urls, options=options))
 
 
 def place_of(host: Host) -> str:
@@ -465,21 +455,12 @@ class Store(NamedTuple):
 
 
 def on_sqlite(folder: Path | None) -> Store:
-    def opened(**options: Any) -> AbstractContextManager[Host]:
-        return hosting(folder, options=replace(RESTLESS_FOLDER, **options))
-
-    return Store(opened)
+    return Store(lambda **options: hosting(folder, options=replace(RESTLESS_FOLDER, **options)))
 
 
 def on_postgres(url: str) -> Store:
-    def opened(**options: Any) -> AbstractContextManager[Host]:
-        return hosting_postgres(url, options=replace(RESTLESS, **options))
-
-    return Store(opened)
+    return Store(lambda **options: hosting_postgres(url, options=replace(RESTLESS, **options)))
 
 
 def on_shards(urls: Sequence[str]) -> Store:
-    def opened(**options: Any) -> AbstractContextManager[Host]:
-        return hosting_shards(urls, options=replace(RESTLESS, **options))
-
-    return Store(opened)
+    return Store(lambda **options: hosting_shards(urls, options=replace(RESTLESS, **options)))

@@ -188,7 +188,6 @@ def test_a_renewed_receipt_has_one_end(host: Host) -> None:
 
 
 def test_a_message_that_was_never_received_has_no_event(host: Host) -> None:
-    """Not even if its sender used the receipt of the send."""
     options = commands.SendOptions(receipts=True)
     new = tuple(message(body, delay_s=30) for body in "ab")
     a, b = (each.receipt for each in host.put(*new, options=options))

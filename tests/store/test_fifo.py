@@ -91,7 +91,6 @@ def test_priorities_do_not_change_the_order_of_a_group(fifo: Host) -> None:
 def test_a_message_without_group_or_deduplication_id_fails_the_batch(
     fifo: Host, bad: dict[str, Any], error: type[Exception], options: SendOptions | None
 ) -> None:
-    """The valid message is not stored, and is no duplicate later."""
     good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
     with pytest.raises(error):
         fifo.put(good, NewMessage(body="x", size_bytes=1, **bad), options=options)

@@ -66,7 +66,7 @@ def test_a_move_task_stops_after_the_messages_present_at_its_start(queues: Host)
     dead_letter(queues, "a", "b", "c")
     start(queues, rate=1)
     queues.advance(PAUSE_MS)  # the first one
-    receive_repeatedly(queues, 2)  # it dies again, behind the others
+    receive_repeatedly(queues, 2)  # it is dead-lettered again, behind the others
     assert sum(queues.counts(DEAD)) == 3 - 2
     ended = finish(queues)
     assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 3)

@@ -216,32 +216,32 @@ DELETE = commands.DeleteQueue(queue=QUEUE)
 
 
 @pytest.fixture
-def pausing(store: Store) -> Iterator[Host]:
+def host_with_pauses(store: Store) -> Iterator[Host]:
     with store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as opened:
         opened.create()
         yield opened
 
 
-def test_each_queue_has_its_own_purge_pause(pausing: Host) -> None:
-    pausing.create("a/other")
-    pausing.do(PURGE)
-    pausing.purge("a/other")
-    pausing.do(DELETE)
+def test_each_queue_has_its_own_purge_pause(host_with_pauses: Host) -> None:
+    host_with_pauses.create("a/other")
+    host_with_pauses.do(PURGE)
+    host_with_pauses.purge("a/other")
+    host_with_pauses.do(DELETE)
     with pytest.raises(errors.QueueNotFound):
-        pausing.do(PURGE)
+        host_with_pauses.do(PURGE)
 
 
-def test_a_recreated_queue_can_be_purged_at_once(pausing: Host) -> None:
-    pausing.advance(1_000)
-    pausing.do(DELETE)
-    pausing.advance(60_000)
-    pausing.create()
-    pausing.advance(1)
-    pausing.do(PURGE)
-    pausing.do(DELETE)
-    pausing.advance(60_000)
-    pausing.create()
-    pausing.do(PURGE)
+def test_a_recreated_queue_can_be_purged_at_once(host_with_pauses: Host) -> None:
+    host_with_pauses.advance(1_000)
+    host_with_pauses.do(DELETE)
+    host_with_pauses.advance(60_000)
+    host_with_pauses.create()
+    host_with_pauses.advance(1)
+    host_with_pauses.do(PURGE)
+    host_with_pauses.do(DELETE)
+    host_with_pauses.advance(60_000)
+    host_with_pauses.create()
+    host_with_pauses.do(PURGE)
 
 
 @pytest.mark.parametrize("again", ["reopen", "crash"])

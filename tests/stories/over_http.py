@@ -365,7 +365,7 @@ class SmqRunner(ServerRunner):
     def run_receive(self, action: Action) -> None:
         if action.items is None:
             connection = self._begin(action.queue, "waitseconds=0")
-            assert has_reply(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
+            assert has_reply(connection, PATIENCE_S)  # the reply is lost
             connection.close()
             return
         got: list[Message] = []

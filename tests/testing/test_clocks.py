@@ -17,7 +17,6 @@ def test_a_virtual_clock_moves_only_when_it_is_set_or_advanced() -> None:
 
 
 def test_a_virtual_clock_cannot_go_back() -> None:
-    """Catching up with an earlier time has no effect."""
     clock = VirtualClock(start_ms=100)
     with pytest.raises(ValueError, match="cannot go back to 99"):
         clock.set(99)

@@ -3,8 +3,8 @@
 import contextlib
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlencode
@@ -41,34 +41,19 @@ def queue(veilmq_server: RunningServer) -> RunningQueue:
     return veilmq_server.queue("jobs")
 
 
-class Call:
-    """A call in a thread; `answer` waits for its result or exception."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._answer: list[Any] = []
-        self._call = call
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._answer.append(self._call())
-        except Exception as error:  # noqa: BLE001 - the test checks it
-            self._answer.append(error)
-
-    @property
-    def answered(self) -> bool:
-        return bool(self._answer)
-
-    def answer(self) -> Any:
-        self._thread.join(PATIENCE_S)
-        return self._answer[0]
+def start(call: Callable[[], Any]) -> Future[Any]:
+    """Run ``call`` in a thread."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call)
+    finally:
+        pool.shutdown(wait=False)
 
 
-def call_with_fault(server: RunningServer, action: str, fault: Fault, call: Callable[[], Any]) -> Call:
-    """Start ``call``, and return once it has met ``fault``."""
+def start_with_fault(server: RunningServer, action: str, fault: Fault, call: Callable[[], Any]) -> Future[Any]:
+    """Run ``call`` in a thread, and return once it has met ``fault``."""
     server.faults.script(action, fault)
-    running = Call(call)
+    running = start(call)
     server.wait_until(lambda: server.faults.happened)
     return running
 
@@ -121,7 +106,7 @@ def test_boto3_retries_after_faults(veilmq_server: RunningServer, queue: Running
 
 
 def test_a_late_answer_is_done_at_once(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    sending = call_with_fault(
+    sending = start_with_fault(
         veilmq_server,
         "SendMessage",
         faults.late_answer(seconds=40),
@@ -129,30 +114,30 @@ def test_a_late_answer_is_done_at_once(veilmq_server: RunningServer, queue: Runn
     )
     assert queue.bodies == ["a"]
     veilmq_server.advance(seconds=39.999)
-    assert not sending.answered
+    assert not sending.done()
     veilmq_server.advance(1)
-    assert sending.answer()["ResponseMetadata"]["HTTPStatusCode"] == 200
+    assert sending.result(PATIENCE_S)["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
 def test_a_late_request_is_done_later(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    sending = call_with_fault(
+    sending = start_with_fault(
         veilmq_server,
         "SendMessage",
         faults.late_request(seconds=40),
         lambda: veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a"),
     )
     veilmq_server.advance(seconds=39.999)
-    assert (queue.bodies, sending.answered) == ([], False)
+    assert (queue.bodies, sending.done()) == ([], False)
     veilmq_server.advance(1)
     assert queue.bodies == ["a"]
     assert queue.messages()[0].sent_at_ms == veilmq_server.clock.now_ms()
-    sending.answer()
+    sending.result(PATIENCE_S)
 
 
 def test_a_late_receive_waits_for_messages(
     veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
 ) -> None:
-    receiving = call_with_fault(
+    receiving = start_with_fault(
         veilmq_server,
         "ReceiveMessage",
         faults.late_request(seconds=5),
@@ -161,7 +146,7 @@ def test_a_late_receive_waits_for_messages(
     veilmq_server.advance(seconds=24)
     assert veilmq_server.parked == 1
     veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
-    assert receiving.answer()["Messages"][0]["Body"] == "a"
+    assert receiving.result(PATIENCE_S)["Messages"][0]["Body"] == "a"
 
 
 def test_a_late_answer_may_have_parts(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
@@ -174,10 +159,10 @@ def test_a_late_answer_may_have_parts(veilmq_server: RunningServer, queue: Runni
             return [row["body"] for batch in claims.read("s", number=1) for row in batch.to_pylist()]
 
         assert read() == ["a"]  # loads pyarrow, which may take longer than the client's timeout
-        reading = call_with_fault(veilmq_server, "claims.read", faults.late_answer(seconds=1), read)
-        assert not reading.answered
+        reading = start_with_fault(veilmq_server, "claims.read", faults.late_answer(seconds=1), read)
+        assert not reading.done()
         veilmq_server.advance(seconds=1)
-        assert reading.answer() == ["a"]
+        assert reading.result(PATIENCE_S) == ["a"]
 
 
 def test_a_late_answer_to_a_closed_connection_is_dropped(veilmq_server: RunningServer, queue: RunningQueue) -> None:
@@ -201,11 +186,13 @@ def test_a_late_answer_to_a_closed_connection_is_dropped(veilmq_server: RunningS
 def test_a_refusal_can_be_late(
     fault: Fault, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
 ) -> None:
-    sending = call_with_fault(
+    sending = start_with_fault(
         veilmq_server, "SendMessage", fault, lambda: veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="")
     )
     veilmq_server.advance(seconds=2)
-    assert sending.answer().response["Error"]["Code"] == "MissingParameter"
+    refused = sending.exception(PATIENCE_S)
+    assert isinstance(refused, ClientError)
+    assert refused.response["Error"]["Code"] == "MissingParameter"
 
 
 def test_a_late_request_outlives_its_client(veilmq_server: RunningServer, queue: RunningQueue, sqs: Any) -> None:
@@ -228,9 +215,11 @@ def test_a_stop_closes_connections_that_wait_for_a_fault(fault: Fault) -> None:
     with RunningServer() as server:
         url = server.queue("jobs").url
         sqs = client_without_retries(server, read_timeout_s=PATIENCE_S)
-        sending = call_with_fault(server, "SendMessage", fault, lambda: sqs.send_message(QueueUrl=url, MessageBody="a"))
+        sending = start_with_fault(
+            server, "SendMessage", fault, lambda: sqs.send_message(QueueUrl=url, MessageBody="a")
+        )
         server.stop()
-        assert isinstance(sending.answer(), ConnectionClosedError)
+        assert isinstance(sending.exception(PATIENCE_S), ConnectionClosedError)
         sqs.close()
 
 
@@ -239,10 +228,10 @@ def test_a_stop_closes_a_poll_with_a_late_answer() -> None:
         url = server.queue("jobs").url
         sqs = client_without_retries(server, read_timeout_s=PATIENCE_S)
         server.faults.script("ReceiveMessage", faults.late_answer(seconds=9))
-        receiving = Call(lambda: sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20))
+        receiving = start(lambda: sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20))
         server.wait_parked()
         server.stop()
-        assert isinstance(receiving.answer(), ConnectionClosedError)
+        assert isinstance(receiving.exception(PATIENCE_S), ConnectionClosedError)
         sqs.close()
 
 

@@ -1,12 +1,13 @@
 """The server for tests and the fixtures of pytest-veilmq."""
 
-import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clients import boto
+from tests.testing.test_faults import PATIENCE_S, start
 from veilmq.client.api import Claims
 from veilmq.core.commands import Send
 from veilmq.core.errors import QueueNotFound
@@ -14,39 +15,29 @@ from veilmq.core.messages import NewMessage
 from veilmq.testing import MessageState, RunningServer, SystemClock, VirtualClock
 from veilmq.wire.sqs.errors import SqsError
 
-PATIENCE_S = 60.0
 
+def long_poll(server: RunningServer, url: str) -> Future[list[str]]:
+    """Return the bodies of a long poll, once it is parked."""
 
-class LongPoll:
-    def __init__(self, server: RunningServer, url: str, *, wait_s: int = 20) -> None:
-        self._answers: list[list[str]] = []
-        self._thread = threading.Thread(target=self._receive, args=(boto.client(server.endpoint), url, wait_s))
-        waiting = server.parked
-        self._thread.start()
-        server.wait_parked(waiting + 1)
+    def receive() -> list[str]:
+        reply = boto.client(server.endpoint).receive_message(QueueUrl=url, WaitTimeSeconds=20)
+        return [message["Body"] for message in reply.get("Messages", [])]
 
-    @property
-    def answered(self) -> bool:
-        return bool(self._answers)
-
-    def answer(self) -> list[str]:
-        self._thread.join(PATIENCE_S)
-        return self._answers[0]
-
-    def _receive(self, sqs: Any, url: str, wait_s: int) -> None:
-        reply = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=wait_s)
-        self._answers.append([message["Body"] for message in reply.get("Messages", [])])
+    parked = server.parked
+    future = start(receive)
+    server.wait_parked(parked + 1)
+    return future
 
 
 def test_advance_completes_polls_at_their_due_times(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     url = veilmq_server.queue("q").url
     veilmq_boto3.send_message(QueueUrl=url, MessageBody="a")
     veilmq_boto3.receive_message(QueueUrl=url, VisibilityTimeout=10)
-    first, second = LongPoll(veilmq_server, url), LongPoll(veilmq_server, url)
+    first, second = long_poll(veilmq_server, url), long_poll(veilmq_server, url)
     veilmq_server.advance(9_999)
     assert veilmq_server.parked == 2
     veilmq_server.advance(20_001)
-    assert (first.answer(), second.answer()) == (["a"], [])
+    assert (first.result(PATIENCE_S), second.result(PATIENCE_S)) == (["a"], [])
     assert veilmq_server.parked == 0
 
 
@@ -104,11 +95,10 @@ def test_a_folder_outlives_the_server(tmp_path: Path) -> None:
 
 
 def test_a_stop_completes_polls_and_can_be_repeated(veilmq_server: RunningServer) -> None:
-    """The fixture stops the server once more."""
-    waiting = LongPoll(veilmq_server, veilmq_server.queue("q").url)
-    assert not waiting.answered
+    waiting = long_poll(veilmq_server, veilmq_server.queue("q").url)
+    assert not waiting.done()
     veilmq_server.stop()
-    assert waiting.answer() == []
+    assert waiting.result(PATIENCE_S) == []
 
 
 pytest_plugins = ["pytester"]
@@ -282,7 +272,6 @@ QUEUE = """
 
 @pytest.mark.slow
 def test_the_queue_fixture_sends_receives_and_deletes(pytester: pytest.Pytester) -> None:
-    """Without a client, and despite faults."""
     pytester.makepyfile(test_queue=QUEUE)
     pytester.runpytest("-Werror").assert_outcomes(passed=5)
 

@@ -152,12 +152,9 @@ def on_bucket(
 def test_the_cost_of_a_run_on_a_bucket_depends_on_new_files_only(s3: S3Server, tmp_path: Path) -> None:
     served, access = S3Server(tmp_path / "buckets"), tmp_path / "access.log"
     served.environment["VGW_ACCESS_LOG"] = str(access)
-    served.start()
-    try:
+    with served:
         url, folder = served.bucket("event-log"), tmp_path / "buckets" / "event-log"
         with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
             variables = {**os.environ, **served.variables}
             found = pool.submit(on_bucket, variables, served.settings, url, folder, access).result()
-    finally:
-        served.stop()
     check(found, "a bucket:")

@@ -182,5 +182,5 @@ def test_crash_rates_are_distinguished_from_long_work(found: list[Tuned]) -> Non
     ]
     assert clear
     off = [each for each in clear if abs(each.recommended.rates.crash / each.case.crash - 1.0) > 0.1]
-    sys.stdout.write(f"\ncrash rates that can be told: {len(clear)}, off by more than a tenth {len(off)}\n")
+    sys.stdout.write(f"\ndistinguishable crash rates: {len(clear)}, off by more than a tenth {len(off)}\n")
     assert len(off) <= len(clear) / 20
