@@ -255,9 +255,10 @@ class Transaction(Protocol):
         """Raise ``StoreFull`` if the disk is nearly full."""
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store checked messages, with ids of 16 bytes, as if sent now; a duplicate has the original's result.
+        """Store checked messages as if sent now; the result of a duplicate is that of the original.
 
-        If ``queue`` is in another database, duplicates are found by their ids.
+        Ids have 16 bytes; messages of a FIFO queue have deduplication ids. If ``queue`` is in another database,
+        duplicates are found by their ids.
         """
 
     async def select_visible(self, queue: QueueRow, count: int) -> tuple[list[VisibleMessage], bool]:

@@ -19,7 +19,7 @@ from veilmq.store import claims
 from veilmq.store.claims import BindRequest, BindResult, BoundClaim, ClaimTransaction
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
-from veilmq.store.sqlite.database import BARE, SQL
+from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import Row, Session
@@ -268,7 +268,9 @@ class _Binding:
         session, partition, rows_max = self._session, self._queue.partition, self._effort_left // _RUN_EFFORT + 1
         lanes = [lane for lane in (priority, GROUPED + priority) if lane in self._queue.lanes]
         terms = session.now_ms, rows_max
-        found: list[Any] = [session.execute(BARE["standard_take"], (partition, lane, *terms)) for lane in lanes]
+        found: list[Any] = [
+            session.execute(SQL_WITH_SIZES["standard_take"], (partition, lane, *terms)) for lane in lanes
+        ]
         returned = merge(*found, key=standard.by_visibility)
         runs = iter(session.rows("ready_runs", partition, priority, self._floor, rows_max))
         first, last = next(runs, (NEVER_MS, 0))

@@ -124,7 +124,7 @@ class Unfinished:
     """An unfinished data folder: ``PLACE.unfinished`` becomes ``PLACE`` once it is complete, checked and synced."""
 
     def __init__(self, place: Path) -> None:
-        """Create the folder, for the file alone if ``place`` ends in ``.db``; raises ``FolderError`` if it exists."""
+        """Create the folder; for a ``place`` in ``.db`` only the file is kept. Raises ``FolderError`` if it exists."""
         if place.exists() or place.is_symlink():
             raise FolderError(f"{place} exists, and is not overwritten: choose a new path with --to.")
         self._place = place

@@ -116,7 +116,7 @@ SQL = _statements()  # all statements of this dialect by name, including the sha
 
 _SIZE = "octet_length(m.body) + length(m.properties), NULL"
 # The same for callers that only need the sizes of contents: reading a long body reads all its pages.
-BARE = {name: text.replace("m.body, m.properties", _SIZE) for name, text in SQL.items()}
+SQL_WITH_SIZES = {name: text.replace("m.body, m.properties", _SIZE) for name, text in SQL.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

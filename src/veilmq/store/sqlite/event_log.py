@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 _FIELDS = ReceiptClosed.__struct_fields__
 _RECEIVED_AT, _CLOSED_AT = _FIELDS.index("received_at_ms"), _FIELDS.index("closed_at_ms")
 _HELD, _OUTCOME = _FIELDS.index("held_ms"), _FIELDS.index("outcome")
-_INSTANTS = [place for place, name in enumerate(_FIELDS) if name.endswith("_at_ms")]
+_INSTANTS = [index for index, name in enumerate(_FIELDS) if name.endswith("_at_ms")]
 
 _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_SINCE, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
-_KEY, _SENT_AT, _GIVEN_AT = 12, 13, 14
+_KEY, _SENT_AT, _DELIVERED_AT = 12, 13, 14
 # The prefix of statements that both kinds of queues have, by whether it is a FIFO queue.
 KIND = {False: "standard", True: "ordered"}
 _LEASES_MAX = 65_536
@@ -42,7 +42,7 @@ _LEASES_MAX = 65_536
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
 Row = tuple[Any, ...]
-# A row of ``standard_logged`` or ``ordered_logged``, with the routing key in place of the properties, followed by the
+# A row of ``standard_logged`` or ``ordered_logged``, with the routing key instead of the properties, followed by the
 # delivery time (after the wait of the receive).
 Lease = list[Any]
 
@@ -77,7 +77,7 @@ class EventLog:
             return
         if ahead_ms:
             staged = [
-                tuple([value + ahead_ms if place in _INSTANTS else value for place, value in enumerate(event)])
+                tuple([value + ahead_ms if index in _INSTANTS else value for index, value in enumerate(event)])
                 for event in staged
             ]
         self._execute(SQL["insert_event_batch"], (recorded + 1, len(staged), encode_events(staged)))
@@ -133,7 +133,7 @@ class EventLog:
             self.end_receipts(queue.log, queue.partition, redelivered, fifo=queue.fifo)
         first_log = events.log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
             size = len(body) if body.isascii() else len(body.encode())
             key = routing_key(properties, self._options.routing_attribute)
@@ -146,7 +146,7 @@ class EventLog:
                     self._hashes[queue.partition, group] = None if found is None else found[0]
                 group_hash = self._hashes[queue.partition, group]
             sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.has_groups else None
-            log = events.log_placed(first_log, place)
+            log = events.log_placed(first_log, index)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases
@@ -221,14 +221,14 @@ class EventLog:
 
     def _expire(self, logged: Logged, lease: Lease) -> Event:
         end_ms = min(lease[_VISIBLE_AT], logged.end_ms(lease[_SEQ] >> SEQ_SHIFT))
-        return self._record(logged, lease, Outcome.EXPIRED, max(lease[_GIVEN_AT], end_ms))
+        return self._record(logged, lease, Outcome.EXPIRED, max(lease[_DELIVERED_AT], end_ms))
 
     def _record(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
         _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id = lease[:_KEY]
         if outcome is Outcome.EXPIRED:
             visible_at_ms = closed_at_ms
         content = (logged.queue, lease[_KEY], group_hash, size, message_id, generation)
-        times = lease[_SENT_AT], lease[_GIVEN_AT], visible_at_ms
+        times = lease[_SENT_AT], lease[_DELIVERED_AT], visible_at_ms
         event = events.event_of(*content, *times, receive_count, log, outcome, closed_at_ms)
         self.staged.append(event)
         return event

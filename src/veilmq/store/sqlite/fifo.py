@@ -25,7 +25,7 @@ from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECO
 from veilmq.core.messages import check_fifo_messages, checked_group, dedup_id_of, deduplication_key, routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
-from veilmq.store.sqlite.database import BARE, SQL
+from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.session import Deduplication, Row, Session
 from veilmq.store.sqlite.standard import (
     DEFERRED,
@@ -83,9 +83,9 @@ def _add(
     if options is None:
         check_fifo_messages(command.messages, settings)
     result: list[SentMessage | VeilmqError] = []
-    before: Deduplication | None
+    original: Deduplication | None
     for new in command.messages if options is None else checked(command.messages, options, settings):
-        seq, message_id, before = first + len(rows), next_id(), None
+        seq, message_id, original = first + len(rows), next_id(), None
         try:
             if isinstance(new, VeilmqError):
                 raise new
@@ -97,21 +97,21 @@ def _add(
                 or settings.content_deduplication
             ):
                 key = deduplication_key(queue.number, name, dedup_id_of(new, settings), settings)
-                before = session.deduplication_log.find(key)
-                if before is None or before.id == message_id or now_ms >= before.logged_at_ms + _DEDUPLICATION_MS:
-                    before = None  # new, or returned by a forward
+                original = session.deduplication_log.find(key)
+                if original is None or original.id == message_id or now_ms >= original.logged_at_ms + _DEDUPLICATION_MS:
+                    original = None  # new, or returned by a forward
                     session.deduplication_log.add(key, message_id, seq, now_ms)
         except VeilmqError as error:
             result.append(error)
             continue
-        if before is not None:  # a duplicate
-            result.append(SentMessage(id=before.id, sequence=before.sequence))
+        if original is not None:  # a duplicate
+            result.append(SentMessage(id=original.id, sequence=original.sequence))
             continue
         visible_at_ms = receipt = None  # follows the queue's delay
         if new.delay_s is not None:
             visible_at_ms = now_ms + new.delay_s * SECOND_MS
         elif with_receipts and queue.delay_ms:
-            visible_at_ms = now_ms + queue.delay_ms  # as its receipt says
+            visible_at_ms = now_ms + queue.delay_ms  # as in its receipt
         if visible_at_ms is not None:
             queue.add_hidden(visible_at_ms, received=False)
             if with_receipts and visible_at_ms > now_ms:
@@ -225,7 +225,7 @@ def group_messages(session: Session, queue: Queue, group: int, count: int) -> It
     """Return up to ``count`` messages that a group may deliver, without their contents."""
     now_ms = session.now_ms
     place = queue.partition, group, queue.floor(now_ms), count + SKIPPED_MAX
-    return session.execute(BARE["ordered_take"], (*place, queue.delay_ms, now_ms, count))
+    return session.execute(SQL_WITH_SIZES["ordered_take"], (*place, queue.delay_ms, now_ms, count))
 
 
 class AttemptedMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -259,22 +259,23 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
         return None
     found: list[tuple[AttemptedMessage, Row]] = []
     for each in _decode(attempt[0]):
-        left = session.row("ordered_leased", queue.partition, each.seq)
+        row = session.row("ordered_leased", queue.partition, each.seq)
         fenced = each.epoch, each.visible_at_ms, each.generation
-        if left is None or (left[3], *left[12:14]) != fenced or each.visible_at_ms <= now_ms or each.seq < floor:
+        if row is None or (row[3], *row[12:14]) != fenced or each.visible_at_ms <= now_ms or each.seq < floor:
             return None
-        found.append((each, left))
+        found.append((each, row))
     messages: list[ReceivedMessage] = []
     attempted: list[AttemptedMessage] = []
-    for each, left in found:
-        seq, lane, receive_count, epoch, first_here_ms, message_id, body, encoded, source, before, first_ms = left[:11]
-        group, was_visible_at_ms, _, received_at_ms = left[11:]
+    for each, row in found:
+        seq, lane, receive_count, epoch, first_here_ms, message_id, body, encoded, source = row[:9]
+        receives_before, first_ms = row[9:11]
+        group, was_visible_at_ms, _, received_at_ms = row[11:]
         timeout_s = command.timeout_s
         if timeout_s is None:
             timeout_s = queue.settings.visibility_timeout_s
             if queue.rules is not None:
                 kind = routing_key_of(encoded, queue.rules.attribute)
-                timeout_s = queue.rules.timeout_s(kind, receive_count - 1)  # it is the same receive
+                timeout_s = queue.rules.timeout_s(kind, receive_count - 1)  # the same receive
         visible_at_ms = now_ms + timeout_s * SECOND_MS
         if command.lease_s_max is not None:
             visible_at_ms = min(visible_at_ms, received_at_ms + command.lease_s_max * SECOND_MS)
@@ -290,7 +291,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
                 properties=encoded,
                 sent_at_ms=seq >> SEQ_SHIFT,
                 first_received_at_ms=first_here_ms if first_ms is None else first_ms,
-                receive_count=receive_count + (before or 0),
+                receive_count=receive_count + (receives_before or 0),
                 visible_at_ms=visible_at_ms,
                 priority=lane,
                 source=source,
@@ -299,7 +300,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
         )
     store_attempt(session, key, attempted, attempt[1])
     session.mark_dirty(queue)
-    update_cursors(session, queue, {left[11] for _, left in found})
+    update_cursors(session, queue, {row[11] for _, row in found})
     notify(session, queue)  # the new timeout may be shorter than the rest of the old one
     return Received(
         messages=messages,

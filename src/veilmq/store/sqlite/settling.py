@@ -25,7 +25,7 @@ from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo
-from veilmq.store.sqlite.database import BARE, SQL
+from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.standard import DeadLetterSink, Results, ends_after, remove_runs, to_runs
@@ -36,12 +36,12 @@ _LIVE, _EXPIRED, _GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.G
 _GONE_DELETED: ReceiptState | LeaseChange = _GONE
 _GONE_CHANGED: ReceiptState | LeaseChange = LeaseChange(state=_GONE)
 
-Settling = commands.Delete | commands.ChangeVisibility
+SettleCommand = commands.Delete | commands.ChangeVisibility
 # Where the state of a receipt goes (a result list and an index), the receipt, and its command.
 _Item = tuple[list[Any], int, Receipt, Any]
 
 
-def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results) -> None:
+def settle(session: Session, queue: Queue, items: list[tuple[int, SettleCommand]], results: Results) -> None:
     """Apply commands on a queue in order; each result is a list of states or errors, one for each receipt."""
     found, is_plain = _read(session, queue, items, results)
     now_ms, log = session.now_ms, queue.log
@@ -66,7 +66,7 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], re
 
 
 def _read(
-    session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results
+    session: Session, queue: Queue, items: list[tuple[int, SettleCommand]], results: Results
 ) -> tuple[list[_Item], bool]:
     """Decode receipts, set results of those without a message; return the others, and whether all are plain deletes."""
     read, number = session.book.read, queue.number
@@ -198,7 +198,7 @@ def _write(session: Session, queue: Queue, changed: Collection[list[Any]], delet
 
 
 def _check_receipt(
-    session: Session, queue: Queue, receipt: Receipt, command: Settling, row: list[Any]
+    session: Session, queue: Queue, receipt: Receipt, command: SettleCommand, row: list[Any]
 ) -> tuple[ReceiptState, bool]:
     _, visible_at_ms, _, generation, epoch = row[:5]
     current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
@@ -360,7 +360,7 @@ def delete_below(
     cuts: list[Row] = []
     for lane in lanes or ():
         before = len(rows)
-        for seq, *_ in session.execute(BARE["ready_take"], (0, partition, lane, -1, count - before)):
+        for seq, *_ in session.execute(SQL_WITH_SIZES["ready_take"], (0, partition, lane, -1, count - before)):
             if seq >= end:
                 break
             rows.append((seq, lane, None, 0, 0))

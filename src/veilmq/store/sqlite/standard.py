@@ -277,7 +277,7 @@ Sends = list[tuple[int, commands.Send]]  # the sends of a batch, each with the s
 def send(  # noqa: C901 (a call per message costs time)
     session: Session, queue: Queue, sends: Sends, results: Results
 ) -> list[int]:
-    """Store messages; each result is a list of ids and errors. Return the first seq that each command could use."""
+    """Store messages; each result lists ids and errors. Return the first seq that each command could use."""
     now_ms, seq, next_id = session.now_ms, session.next_seq(), session.ids.next
     partition, delay_ms, size_max, wake = queue.partition, queue.delay_ms, queue.settings.message_bytes_max, queue.wake
     firsts: list[int] = []

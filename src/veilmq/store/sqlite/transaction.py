@@ -26,7 +26,7 @@ from veilmq.store.queue_commands import delete_cooldowns
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaims
-from veilmq.store.sqlite.database import BARE, SQL
+from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import advance_time
@@ -193,7 +193,7 @@ class _Transaction(SqliteClaims):
                 fifo.group_messages(session, queue, group, count) for group in groups
             )
         else:
-            rows = standard.in_order(session, queue, BARE, mark_noisy=False)
+            rows = standard.in_order(session, queue, SQL_WITH_SIZES, mark_noisy=False)
         return self._stored(queue, _first(rows, queue.floor(session.now_ms), count, limits.INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
@@ -215,10 +215,10 @@ class _Transaction(SqliteClaims):
             return self._ordered(queue, floor, until_ms, count if state is None else scanned_max, count)
         if state is None:
             lanes = [(floor, queue.partition, lane, -1, count) for lane in queue.lanes]
-            waiting = [session.execute(BARE["ready_take"], lane) for lane in lanes]
+            waiting = [session.execute(SQL_WITH_SIZES["ready_take"], lane) for lane in lanes]
             returned = session.rows("standard_between", queue.partition, floor, NEVER_MS, count)
             return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
-        found = [standard.visible(session, queue, lane, scanned_max, BARE) for lane in queue.lanes]
+        found = [standard.visible(session, queue, lane, scanned_max, SQL_WITH_SIZES) for lane in queue.lanes]
         return _first(merge(*found, key=standard.by_visibility), floor, count, scanned_max)
 
     def _ordered(
