@@ -1,4 +1,4 @@
-"""A real server with a clock that the test moves, and a stock boto3 client for it."""
+"""A real server whose clock the test moves, and a stock boto3 client for it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture(params=["memory", "postgres"])
 def veilmq_settings(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """What the server keeps its messages in: whoever has a client sees no difference."""
+    """Return the settings of the server for each store; clients see no difference."""
     return store_settings(request.param)
 
 
@@ -23,11 +23,11 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 HERE = Path(__file__).parent
 ON_POSTGRES = {"test_boto3", "test_messages"}
-"""What `make test` runs of clients on PostgreSQL, a cross-section: to a client all stores are one."""
+"""The modules that `make test` runs on PostgreSQL too; clients cannot tell the stores apart."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the other clients on PostgreSQL to `make test-all`."""
+    """Run the other modules on PostgreSQL in `make test-all` only."""
     for item in items:
         on_postgres = item.path.is_relative_to(HERE) and "postgres" in stores_of(item)
         if on_postgres and item.path.stem not in ON_POSTGRES:

@@ -1,7 +1,8 @@
-"""A client program: a process that the test talks with, and where its client is installed.
+"""Client programs: processes that a test talks to, and where their packages are installed.
 
-A program says one JSON object per line. Some are questions, `{"ask": what, "id": number, ...}`, to be answered by an
-`{"id": number, "answer": any}`: only the test can move the server's clock or see who waits. Others are reports.
+A program writes one JSON object per line. Some are questions, `{"ask": name, "id": number, ...}`, which the test
+answers with `{"id": number, "answer": any}`: only the test can move the server's clock or see parked requests. The
+others are reports.
 """
 
 import contextlib
@@ -37,25 +38,25 @@ _HOW = "scripts/install-clients.sh installs it"
 
 
 def node(*words: str) -> list[str]:
-    """Return the words that run node, which finds the packages from within the folder `JAVASCRIPT`."""
+    """Return the command line that runs node; it finds the packages of scripts in the directory `JAVASCRIPT`."""
     need((INSTALLED / "javascript.stamp").exists() and shutil.which("node"), f"the npm packages ({_HOW})")
     return ["node", *words]
 
 
 def python(*words: str) -> list[str]:
-    """Return the words that run a module of tests/clients/python, where only what ``packages`` returns is installed."""
+    """Return the command line that runs a module of tests/clients/python with only the ``packages`` installed."""
     return [sys.executable, "-S", "-P", "-m", *words]
 
 
 def packages(*clients: str) -> dict[str, str]:
-    """Return the environment in which ``python`` finds these clients; the first one's version of a package counts."""
+    """Return the environment in which ``python`` finds these clients; earlier ones take precedence."""
     for client in clients:
         need((INSTALLED / f"{client}.stamp").exists(), f"the Python packages of {client} ({_HOW})")
     return {"PYTHONPATH": os.pathsep.join(map(str, [*(INSTALLED / client for client in clients), ROOT]))}
 
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
-    """Return what a server can be asked to do: `advance` its clock by `ms`, and wait until a receive is `parked`."""
+    """Return the answers to `advance` (move the clock by `ms`) and `parked` (wait until a receive is parked)."""
     return {
         "advance": lambda report: server.advance(report["ms"]),
         "parked": lambda _: server.wait_until(lambda: server.parked == 1),
@@ -63,7 +64,7 @@ def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
 
 
 class Program:
-    """A context manager: the program runs inside it, and is killed at the end if it has not ended by itself."""
+    """A context manager that runs a program, and kills it at the end if it is still running."""
 
     def __init__(self, words: list[str], *, endpoint: str, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -75,9 +76,9 @@ class Program:
             text=True,
             start_new_session=True,
         )
-        self._said: queue.Queue[str | None] = queue.Queue()
-        self._complaints: list[str] = []
-        self._readers = [threading.Thread(target=self._listen), threading.Thread(target=self._note_complaints)]
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._stderr: list[str] = []
+        self._readers = [threading.Thread(target=self._read_stdout), threading.Thread(target=self._read_stderr)]
 
     def __enter__(self) -> Self:
         for reader in self._readers:
@@ -96,23 +97,23 @@ class Program:
             assert pipe is not None
             pipe.close()
 
-    def hear(self) -> Report | None:
-        """Return what it says next, `None` when it has ended well; fails with its own words when it has not."""
+    def read_report(self) -> Report | None:
+        """Return the next report or question, or `None` once the program has exited successfully."""
         try:
-            line = self._said.get(timeout=_PATIENCE_S)
+            line = self._lines.get(timeout=_PATIENCE_S)
         except queue.Empty:
-            raise AssertionError(f"it says nothing any more: {self.complaints}") from None
+            raise AssertionError(f"the program reports nothing any more: {self.stderr}") from None
         if line is not None:
             report: Report = json.loads(line)
             return report
-        assert self._process.wait(_PATIENCE_S) == 0, self.complaints
+        assert self._process.wait(_PATIENCE_S) == 0, self.stderr
         return None
 
     def expect(self, kind: str, name: str) -> Report:
-        """Return what it says next, an ``ask`` or ``event`` of this name; fails when it says something else."""
-        report = self.hear()
-        assert report is not None, f"it ended before {name}: {self.complaints}"
-        assert report.get(kind) == name, f"not {name}: {report}"
+        """Return the next report, and check that it is the ``ask`` or ``event`` ``name``."""
+        report = self.read_report()
+        assert report is not None, f"the program exited before {name}: {self.stderr}"
+        assert report.get(kind) == name, f"expected {name}: {report}"
         return report
 
     def answer(self, question: Report, answer: object = None) -> None:
@@ -121,9 +122,9 @@ class Program:
         self._process.stdin.flush()
 
     def reports(self, answers: Mapping[str, Callable[[Report], object]]) -> list[Report]:
-        """Answer its questions by name until it ends; returns what it said besides."""
+        """Answer the program's questions until it exits; return its other reports."""
         found = []
-        while (report := self.hear()) is not None:
+        while (report := self.read_report()) is not None:
             if "ask" in report:
                 self.answer(report, answers[report["ask"]](report))
             else:
@@ -131,8 +132,8 @@ class Program:
         return found
 
     @contextlib.contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Have it stand still, by SIGSTOP; it goes on at the end."""
+    def suspended(self) -> Iterator[None]:
+        """Suspend the program by SIGSTOP until the context ends."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
@@ -141,23 +142,23 @@ class Program:
             self._process.send_signal(signal.SIGCONT)
 
     def terminate(self) -> int:
-        """Ask it to end, as SIGTERM does; returns its exit status."""
+        """Send SIGTERM; return the exit status."""
         self._process.terminate()
         return self._process.wait(_PATIENCE_S)
 
     @property
-    def complaints(self) -> str:
-        """Return what it wrote to its standard error: all of it when it has ended, else so far."""
+    def stderr(self) -> str:
+        """Return what the program has written to its standard error: all of it once it has exited."""
         if self._process.poll() is not None:
             self._readers[1].join(_PATIENCE_S)
-        return "".join(self._complaints)
+        return "".join(self._stderr)
 
-    def _listen(self) -> None:
+    def _read_stdout(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said.put(line)
-        self._said.put(None)
+            self._lines.put(line)
+        self._lines.put(None)
 
-    def _note_complaints(self) -> None:
+    def _read_stderr(self) -> None:
         assert self._process.stderr is not None
-        self._complaints.extend(self._process.stderr)
+        self._stderr.extend(self._process.stderr)

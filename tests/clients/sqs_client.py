@@ -1,4 +1,4 @@
-"""What an AWS SDK makes of our replies: botocore's own model, parser and exception classes, without a socket.
+"""How an AWS SDK parses our replies: botocore's own model, parser and exception classes, without a socket.
 
 A reply has ``status``, ``headers`` as lines, and ``body``.
 """
@@ -36,7 +36,7 @@ def header_fields(reply: Any) -> dict[str, str]:
 
 
 def parse_reply(action: str, reply: Any) -> dict[str, Any]:
-    """Return what a client gets from ``reply``; raises the exception that it would raise."""
+    """Return what a client's call would return for ``reply``, or raise the exception that it would raise."""
     operation = service_model().operation_model(action)
     headers = HeadersDict()
     for name, value in header_fields(reply).items():
@@ -50,10 +50,10 @@ def parse_reply(action: str, reply: Any) -> dict[str, Any]:
     return parsed
 
 
-# What an AWS SDK of the time of the Query protocol sends and understands: botocore's serializer and parser for it.
+# How an older AWS SDK serializes and parses the Query protocol, with botocore's serializer and parser for it.
 #
-# Their code is still in today's botocore, but its model of SQS speaks JSON. ``ENTRIES`` and ``MAPS`` have what that
-# model no longer says: the names of list elements, of maps and of their keys, as they were in botocore up to 1.29
+# Today's botocore still contains that code, but its model of SQS is for JSON. ``ENTRIES`` and ``MAPS`` supply what the
+# model lacks: the names of list elements, of map entries and of their keys and values, as in botocore up to 1.29
 # (``service-2.json`` of 2012-11-05, ``locationName``). ``test_programs`` runs a real old boto3.
 
 
@@ -70,14 +70,14 @@ ENTRIES = {
     "ListMessageMoveTasksResultEntryList": "ListMessageMoveTasksResultEntry",
     "MessageAttributeNameList": "MessageAttributeName",
     "MessageList": "Message",
-    "MessageSystemAttributeList": "MessageSystemAttributeName",  # is younger than the last model that spoke Query
+    "MessageSystemAttributeList": "MessageSystemAttributeName",  # newer than the last model for Query
     "QueueUrlList": "QueueUrl",
     "SendMessageBatchRequestEntryList": "SendMessageBatchRequestEntry",
     "SendMessageBatchResultEntryList": "SendMessageBatchResultEntry",
     "StringList": "StringListValue",
     "TagKeyList": "TagKey",
 }
-"""List → the name of its elements."""
+"""List shape → name of its elements."""
 
 MAPS = {
     "MessageBodyAttributeMap": ("MessageAttribute", "Name", "Value"),
@@ -86,7 +86,7 @@ MAPS = {
     "QueueAttributeMap": ("Attribute", "Name", "Value"),
     "TagMap": ("Tag", "Key", "Value"),
 }
-"""Map → the names of its entries, their keys and their values."""
+"""Map shape → names of its entries, their keys and their values."""
 
 
 @cache
@@ -122,7 +122,7 @@ def query_form(action: str, members: dict[str, Any]) -> str:
 
 
 def parse_query_reply(action: str, reply: Any) -> dict[str, Any]:
-    """Return what the client gets from ``reply``; raises the exception that it would raise."""
+    """Return what the client's call would return for ``reply``, or raise the exception that it would raise."""
     operation = old_model().operation_model(action)
     raw = {"status_code": reply.status, "headers": header_fields(reply), "body": reply.body}
     parsed: dict[str, Any] = create_parser("query").parse(raw, operation.output_shape)
@@ -132,11 +132,11 @@ def parse_query_reply(action: str, reply: Any) -> dict[str, Any]:
     return parsed
 
 
-# Members of requests that tests of errors have in common, here and with clients.
+# Members of requests, shared by the tests of errors.
 
 
 LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
-"""Message attributes of a kind that is not offered."""
+"""Message attributes of an unsupported kind."""
 
 MEMBERS: dict[str, dict[str, Any]] = {
     "DeleteQueue": {},
@@ -157,4 +157,4 @@ MEMBERS: dict[str, dict[str, Any]] = {
     "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
     "ChangeMessageVisibilityBatch": {"Entries": [{"Id": "a", "ReceiptHandle": "r", "VisibilityTimeout": 1}]},
 }
-"""Actions on one queue → the least that they need beside it."""
+"""Action on one queue → its other required members."""

@@ -1,4 +1,4 @@
-"""A stock boto3 client, beside the whole job that python/sdk.py does: handles, filters, FIFO queues, pages, rules."""
+"""A stock boto3 client, beyond the steps of python/sdk.py: handles, filters, FIFO queues, pages, visibility rules."""
 
 import base64
 import json
@@ -24,8 +24,8 @@ def _bodies(reply: Any) -> list[str]:
     return [message["Body"] for message in reply.get("Messages", [])]
 
 
-def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, server: RunningServer) -> None:
-    """Handles are hex digits; whoever holds one from before an upgrade has the same bytes in base64 for URLs."""
+def test_base64_handle_of_older_version_still_works(sqs: Any, url: str, server: RunningServer) -> None:
+    """Handles are hex digits; older versions issued the same bytes in base64url."""
     sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": str(n), "MessageBody": str(n)} for n in range(4)])
     received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=4, VisibilityTimeout=30)["Messages"]
     old = [base64.urlsafe_b64encode(bytes.fromhex(message["ReceiptHandle"])).decode() for message in received]
@@ -44,8 +44,8 @@ def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, serve
         sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
 
 
-def test_a_name_that_no_queue_can_have_finds_nothing(sqs: Any, url: str, server: RunningServer) -> None:
-    """PostgreSQL has no text with a NUL in it."""
+def test_name_with_nul_finds_nothing(sqs: Any, url: str, server: RunningServer) -> None:
+    """PostgreSQL cannot store text that contains NUL."""
     for name, owner in (("jobs\0", "0" * 12), ("jobs", "\0")):
         with pytest.raises(sqs.exceptions.QueueDoesNotExist):
             sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=owner)
@@ -63,7 +63,7 @@ def test_message_attributes_are_filtered(sqs: Any, url: str) -> None:
     assert set(message["MessageAttributes"]) == {"trace.id", "trace.span"}
 
 
-def test_a_body_of_exactly_one_mebibyte_and_every_legal_character(sqs: Any, url: str) -> None:
+def test_largest_body_and_unusual_characters(sqs: Any, url: str) -> None:
     body = "x" * 1_048_576
     sqs.send_message(QueueUrl=url, MessageBody=body)
     assert _bodies(sqs.receive_message(QueueUrl=url)) == [body]
@@ -72,10 +72,10 @@ def test_a_body_of_exactly_one_mebibyte_and_every_legal_character(sqs: Any, url:
     assert _bodies(sqs.receive_message(QueueUrl=url)) == [odd]
 
 
-# A stock boto3 client with a FIFO queue, and with what only such queues answer.
+# FIFO queues, and message groups.
 
 
-def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
+def test_fifo_entry_with_delay_fails_alone(sqs: Any) -> None:
     url = sqs.create_queue(QueueName="strict.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     whole = {"MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     for lacking in ("MessageGroupId", "MessageDeduplicationId"):
@@ -92,7 +92,7 @@ def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
     assert {each["Id"]: each["Code"] for each in reply["Failed"]} == {"delay": "InvalidParameterValue"}
 
 
-def test_a_message_of_a_group_in_a_standard_queue(sqs: Any, url: str) -> None:
+def test_standard_queue_keeps_group_id(sqs: Any, url: str) -> None:
     sent = sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="tenant")
     assert "SequenceNumber" not in sent
     (message,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
@@ -102,11 +102,11 @@ def test_a_message_of_a_group_in_a_standard_queue(sqs: Any, url: str) -> None:
         sqs.send_message(QueueUrl=url, MessageBody="m", MessageDeduplicationId="d")
 
 
-# Pages that a stock boto3 client turns, also those of a server that was started again.
+# Pages of listings.
 
 
-def test_a_token_outlives_a_restart_and_no_other_listing_takes_it(tmp_path: Path) -> None:
-    """It is made with a key of the store, over what was listed."""
+def test_next_token_survives_restart_and_is_bound_to_its_listing(tmp_path: Path) -> None:
+    """It is signed with a key of the store, and covers the arguments of the listing."""
     with RunningServer(data=tmp_path / "data") as server:
         sqs = boto.client(server.endpoint)
         for name in ("a1", "a2", "a3"):
@@ -122,7 +122,7 @@ def test_a_token_outlives_a_restart_and_no_other_listing_takes_it(tmp_path: Path
             sqs.list_queues(QueueNamePrefix="b", MaxResults=2, NextToken=page["NextToken"])
 
 
-def test_the_sources_of_a_dead_letter_queue_are_listed_by_pages(sqs: Any, url: str) -> None:
+def test_dead_letter_sources_are_listed_by_pages(sqs: Any, url: str) -> None:
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":"5"}}'
     sources = [
@@ -134,7 +134,7 @@ def test_the_sources_of_a_dead_letter_queue_are_listed_by_pages(sqs: Any, url: s
     assert [page["queueUrls"] for page in pages] == [sources[:2], sources[2:]]
 
 
-# A stock boto3 client of queues that have visibility rules.
+# Visibility rules.
 
 
 CLASSES = [{"name": "short", "visibility_timeout_s": 5}, {"name": "long", "visibility_timeout_s": 60}]
@@ -149,18 +149,16 @@ def send(sqs: Any, url: str, *kinds: str, **more: str) -> None:
 
 
 def arrivals(sqs: Any, url: str, server: RunningServer, *waits_s: int, **more: int) -> list[str]:
-    """Receive now and after each wait; return the bodies of each answer, in a word."""
+    """Receive now and after each wait; return the bodies of each reply, joined by spaces."""
     got = []
     for wait_s in (0, *waits_s):
         server.advance(wait_s * 1_000)
-        answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **more)
-        got.append(" ".join(message["Body"] for message in answer.get("Messages", [])))
+        reply = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **more)
+        got.append(" ".join(message["Body"] for message in reply.get("Messages", [])))
     return got
 
 
-def test_each_message_is_hidden_for_the_timeout_of_its_kind_and_longer_when_it_comes_back(
-    sqs: Any, server: RunningServer
-) -> None:
+def test_visibility_rules_choose_timeout_and_raise_it_on_redelivery(sqs: Any, server: RunningServer) -> None:
     url = sqs.create_queue(QueueName="ruled", Attributes={"VeilmqVisibilityRules": RULES})["QueueUrl"]
     send(sqs, url, "mail", "video")
     assert arrivals(sqs, url, server, 4, 1, 54, 1, 4, 1) == ["mail video", "", "mail", "", "video", "", "mail"]
@@ -168,12 +166,12 @@ def test_each_message_is_hidden_for_the_timeout_of_its_kind_and_longer_when_it_c
     assert arrivals(sqs, url, server, 6, 1, VisibilityTimeout=7) == ["video mail", "", "mail video"]
 
 
-def test_what_is_no_routing_table_is_refused(sqs: Any, url: str) -> None:
+def test_invalid_visibility_rules_are_rejected(sqs: Any, url: str) -> None:
     name = "VeilmqVisibilityRules"
     wrong = json.dumps({"version": 1, "classes": CLASSES[::-1], "default": 0})
-    with pytest.raises(ClientError, match="rising order") as refused:
+    with pytest.raises(ClientError, match="rising order") as raised:
         sqs.set_queue_attributes(QueueUrl=url, Attributes={name: wrong})
-    assert refused.value.response["Error"]["Code"].rpartition(".")[2] == "InvalidAttributeValue"
+    assert raised.value.response["Error"]["Code"].rpartition(".")[2] == "InvalidAttributeValue"
     for text, shown in ((RULES, {name: RULES}), ("", {})):
         sqs.set_queue_attributes(QueueUrl=url, Attributes={name: text})
         assert sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name]).get("Attributes", {}) == shown

@@ -1,4 +1,4 @@
-"""Programs that are clients, each a process of its own: boto3 of two times, JavaScript, Celery, the AWS CLI."""
+"""Client programs, each a process of its own: a new and an old boto3, JavaScript, Celery, the AWS CLI."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def _older(server: RunningServer) -> Program:
     ],
 )
 @pytest.mark.usefixtures("veilmq_settings")
-def test_every_action(
+def test_every_action_from_python(
     request: pytest.FixtureRequest, kind: str, start: Callable[[RunningServer], Program], protocol: str
 ) -> None:
     server: RunningServer = request.getfixturevalue(kind)
@@ -58,7 +58,7 @@ def test_every_action(
     assert set(last["actions"]) == ACTIONS
 
 
-# The AWS SDK for JavaScript v3 as a client: tests/clients/javascript/sdk.mjs, every action.
+# Every action with the AWS SDK for JavaScript v3: javascript/sdk.mjs.
 
 
 JAVASCRIPT_STEPS = (
@@ -76,7 +76,7 @@ def test_every_action_from_javascript(request: pytest.FixtureRequest, kind: str)
     assert set(last["actions"]) == ACTIONS
 
 
-# @alicloud/mns, the SDK of SMQ for JavaScript, as a client: javascript/smq.mjs, every operation on queues.
+# Every operation on queues with @alicloud/mns, the SDK of SMQ for JavaScript: javascript/smq.mjs.
 
 
 SMQ_STEPS = "queues attributes message visibility delay priorities batches longPoll errors end"
@@ -84,22 +84,22 @@ SMQ_STEPS = "queues attributes message visibility delay priorities batches longP
 
 @pytest.mark.parametrize("kind", ["server", "verifying_server"])
 @pytest.mark.usefixtures("veilmq_settings")
-def test_every_queue_operation(request: pytest.FixtureRequest, kind: str) -> None:
+def test_every_smq_queue_operation_from_javascript(request: pytest.FixtureRequest, kind: str) -> None:
     server: RunningServer = request.getfixturevalue(kind)
     with Program(node(str(JAVASCRIPT / "smq.mjs")), endpoint=server.endpoint) as program:
         reports = program.reports(answers(server))
     assert reports == [{"step": step} for step in SMQ_STEPS.split()]
 
 
-# AWS's extended client for Python, which keeps large bodies in S3 and puts their place before the receipt handle.
+# AWS's extended client for Python, which keeps large bodies in S3 and prefixes receipt handles with their location.
 
 
-MESSAGES = 32  # it takes as the handle what follows the last `-`, which a quarter of those before had of their own
+MESSAGES = 32  # the client takes what follows the last `-` for the handle; a quarter of base64 handles had one
 
 
 @pytest.mark.slow
-def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningServer) -> None:
-    """The client gives every handle back whole: to a change of the timeout, to a delete and in a batch."""
+def test_extended_client_handles_bodies_in_s3(verifying_server: RunningServer) -> None:
+    """The client extracts every receipt handle unharmed: for a change of the timeout, a delete and a batch."""
     sqs = boto.client(verifying_server.endpoint)
     url = sqs.create_queue(QueueName="large")["QueueUrl"]
 
@@ -117,11 +117,11 @@ def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningS
         assert counts(sqs, url) == (0, MESSAGES)
         program.answer(question)
         assert program.expect("event", "deleted")["objects"] == 0
-        assert program.hear() is None
+        assert program.read_report() is None
     assert counts(sqs, url) == (0, 0)
 
 
-# The npm package sqs-consumer as a client: tests/clients/javascript/consumer.mjs, its whole life with a message.
+# The npm package sqs-consumer, from receive to delete: javascript/consumer.mjs.
 
 
 ALL = {"acknowledge": 10}
@@ -135,7 +135,7 @@ def _consumer(server: RunningServer, url: str, **options: Any) -> Iterator[tuple
         yield program, program.expect("ask", "running")
 
 
-def test_a_handled_message_is_deleted(server: RunningServer, sqs: Any, url: str) -> None:
+def test_consumer_deletes_handled_message(server: RunningServer, sqs: Any, url: str) -> None:
     with _consumer(server, url) as (program, _):
         for body in ("first", "second"):
             sqs.send_message(QueueUrl=url, MessageBody=body)
@@ -147,7 +147,9 @@ def test_a_handled_message_is_deleted(server: RunningServer, sqs: Any, url: str)
 
 
 @pytest.mark.parametrize("releases", [True, False], ids=["released", "timed-out"])
-def test_a_message_whose_handler_fails_comes_again(server: RunningServer, sqs: Any, url: str, releases: bool) -> None:
+def test_consumer_receives_message_again_after_handler_fails(
+    server: RunningServer, sqs: Any, url: str, releases: bool
+) -> None:
     with _consumer(server, url, terminateVisibilityTimeout=releases) as (program, _):
         sqs.send_message(QueueUrl=url, MessageBody="m")
         program.answer(program.expect("ask", "handle"), {"error": "no luck"})
@@ -163,7 +165,7 @@ def test_a_message_whose_handler_fails_comes_again(server: RunningServer, sqs: A
 
 
 @pytest.mark.parametrize("batch", [1, 10], ids=["one", "batch"])
-def test_a_heartbeat_keeps_what_is_handled_hidden(server: RunningServer, sqs: Any, url: str, batch: int) -> None:
+def test_consumer_heartbeat_keeps_messages_hidden(server: RunningServer, sqs: Any, url: str, batch: int) -> None:
     for number in range(batch):
         sqs.send_message(QueueUrl=url, MessageBody=str(number))
     with _consumer(server, url, heartbeatInterval=1, batchSize=batch) as (program, _):
@@ -180,7 +182,7 @@ def test_a_heartbeat_keeps_what_is_handled_hidden(server: RunningServer, sqs: An
         assert counts(sqs, url) == (0, 0)
 
 
-def test_what_a_batch_handler_leaves_out_comes_again(server: RunningServer, sqs: Any, url: str) -> None:
+def test_consumer_receives_unacknowledged_entry_of_batch_again(server: RunningServer, sqs: Any, url: str) -> None:
     entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(10)]
     sqs.send_message_batch(QueueUrl=url, Entries=entries)
     with _consumer(server, url, batchSize=10) as (program, _):
@@ -196,7 +198,7 @@ def test_what_a_batch_handler_leaves_out_comes_again(server: RunningServer, sqs:
         program.expect("event", "message_processed")
 
 
-def test_a_failure_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -> None:
+def test_consumer_keeps_group_order_after_failure(server: RunningServer, sqs: Any) -> None:
     fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     url = sqs.create_queue(QueueName="jobs.fifo", Attributes=fifo)["QueueUrl"]
     for body in ("a", "b", "c"):
@@ -210,7 +212,7 @@ def test_a_failure_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -
         assert counts(sqs, url) == (0, 0)
 
 
-def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: str) -> None:
+def test_aborted_poll_receives_no_message(server: RunningServer, sqs: Any, url: str) -> None:
     with _consumer(server, url) as (program, running):
         server.wait_until(lambda: server.parked == 1)
         program.answer(running, {"abort": True})
@@ -220,7 +222,7 @@ def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: 
         assert counts(sqs, url) == (1, 0)
 
 
-def test_a_stop_lets_the_handler_finish(server: RunningServer, sqs: Any, url: str) -> None:
+def test_stopping_consumer_lets_handler_finish(server: RunningServer, sqs: Any, url: str) -> None:
     sqs.send_message(QueueUrl=url, MessageBody="last")
     with _consumer(server, url, pollingCompleteWaitTimeMs=20_000) as (program, running):
         handling = program.expect("ask", "handle")
@@ -228,19 +230,19 @@ def test_a_stop_lets_the_handler_finish(server: RunningServer, sqs: Any, url: st
         program.answer(handling, ALL)
         program.expect("event", "message_processed")
         program.expect("event", "stopped")
-        assert program.hear() is None
+        assert program.read_report() is None
         assert counts(sqs, url) == (0, 0)
 
 
-# Celery with kombu's SQS transport as a client: real workers, tests/clients/python/celery_*.py.
+# Celery with kombu's SQS transport, with real workers: python/celery_*.py.
 
 
 WORKER = ["celery", "--quiet", "--app", "tests.clients.python.celery_tasks", "worker", "--concurrency", "1"]
-WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides what it gives back
+WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides messages that it returns
 
 
 class Setting:
-    """A queue, who sends tasks to it and workers for them; ``clients`` are the packages that they find, in order."""
+    """A queue with a producer and workers of tasks; they find the packages of ``clients``, in that order."""
 
     def __init__(self, server: RunningServer, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
         self.protocol = protocol
@@ -260,17 +262,17 @@ class Setting:
 
     def await_counts(self, visible: int, in_flight: int) -> None:
         while counts(self.sqs, self.url) != (visible, in_flight):
-            pass  # the worker acknowledges beside the task, and says nothing of it
+            pass  # the worker acknowledges in parallel to the task, and does not report it
 
 
-def _order(producer: Program, task: str, **arguments: Any) -> float:
+def _send_task(producer: Program, task: str, **arguments: Any) -> float:
     producer.answer(producer.expect("ask", "order"), {"task": task, **arguments})
     at: float = producer.expect("event", "sent")["at"]
     return at
 
 
 _TODAY = ("celery_sqs",)
-_OLDER = ("boto3_query", "celery_sqs")  # kombu speaks as the boto3 that it finds
+_OLDER = ("boto3_query", "celery_sqs")  # kombu uses the protocol of the boto3 that it finds
 SETTINGS: dict[str, dict[str, Any]] = {
     "json": {"protocol": "json", "queue": "celery", "clients": _TODAY},
     "query": {"protocol": "query", "queue": "celery", "clients": _OLDER},
@@ -280,7 +282,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=["json", *(pytest.param(name, marks=EVERYTHING) for name in ("query", "fifo"))])
 def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> Setting:
-    """A setting for each protocol and kind of queue; kombu signs the requests of a worker by itself."""
+    """Return a setting for each protocol and kind of queue; the workers' requests are signed."""
     return Setting(verifying_server, **SETTINGS[request.param])
 
 
@@ -292,31 +294,31 @@ def producer(setting: Setting) -> Iterator[Program]:
 
 
 @pytest.mark.slow
-def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, producer: Program) -> None:
+def test_celery_runs_retries_and_delays_tasks(setting: Setting, producer: Program) -> None:
     with setting.worker() as worker:
-        _order(producer, "add", args=[2, 3])
+        _send_task(producer, "add", args=[2, 3])
         assert worker.expect("event", "add")["sum"] == 5
-        _order(producer, "flaky")
+        _send_task(producer, "flaky")
         assert [worker.expect("event", "flaky")["attempt"] for _ in range(3)] == [0, 1, 2]
         setting.await_counts(0, 0)
-        at = _order(producer, "add", args=[3, 4], countdown=1)
-        setting.await_counts(0, 1)  # the worker holds the message until then
+        at = _send_task(producer, "add", args=[3, 4], countdown=1)
+        setting.await_counts(0, 1)  # meanwhile the worker holds the message
         held = worker.expect("event", "add")
         assert held["sum"] == 7
-        assert held["at"] - at >= 0.9  # Celery counts on another clock than it says the time by
+        assert held["at"] - at >= 0.9  # Celery measures the countdown with another clock
         setting.await_counts(0, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [pytest.param("json", marks=EVERYTHING), "fifo"], indirect=True)
-def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
+def test_celery_worker_returns_unstarted_tasks(setting: Setting, producer: Program) -> None:
     for number in range(3):
-        _order(producer, "add", args=[number, 0], countdown=3000)
-    with setting.worker(RECEIVED="say") as worker:
-        for _ in range(3):  # kombu hides for no time what comes when the worker is about to end
+        _send_task(producer, "add", args=[number, 0], countdown=3000)
+    with setting.worker(REPORT_RECEIVED="1") as worker:
+        for _ in range(3):  # messages that arrive during the shutdown would be visible at once
             worker.expect("event", "received")
         setting.await_counts(0, 3)
-        assert worker.terminate() == 0, worker.complaints
+        assert worker.terminate() == 0, worker.stderr
     assert counts(setting.sqs, setting.url) == (0, 3)
     setting.server.advance(WAIT_MS)
     assert counts(setting.sqs, setting.url) == (3, 0)
@@ -324,9 +326,9 @@ def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["json"], indirect=True)
-def test_the_task_of_a_killed_worker_runs_again(setting: Setting, producer: Program) -> None:
+def test_celery_task_of_killed_worker_runs_again(setting: Setting, producer: Program) -> None:
     with setting.worker() as worker:
-        _order(producer, "hang")
+        _send_task(producer, "hang")
         worker.expect("event", "hang")
     setting.server.advance(3_600_000)
     with setting.worker() as worker:
@@ -334,7 +336,7 @@ def test_the_task_of_a_killed_worker_runs_again(setting: Setting, producer: Prog
         assert counts(setting.sqs, setting.url) == (0, 1)
 
 
-# The AWS CLI as a client: the commands of the README, as a person would type them.
+# The AWS CLI, with the commands of the README.
 
 
 ENVIRONMENT = {
@@ -360,14 +362,14 @@ def running(server: RunningServer) -> Iterator[Run]:
             program.answer(program.expect("ask", "command"), _words(server, words))
             done = program.expect("event", "done")
             if done["status"]:
-                return done["complaint"]
+                return done["stderr"]
             return json.loads(done["output"]) if done["output"].strip() else None
 
         yield run
 
 
-def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
-    """The first command is the program itself; the others are commands of one process, as each start takes a second."""
+def test_aws_cli_sends_receives_and_deletes_message(verifying_server: RunningServer) -> None:
+    """Only the first command starts `aws`; the others share one process, because each start takes a second."""
     aws, creates = str(Path(sys.executable).with_name("aws")), ("create-queue", "--queue-name", "jobs")
     words = [sys.executable, aws, *_words(verifying_server, (*creates, "--attributes", "VisibilityTimeout=60"))]
     created = subprocess.run(words, env={**os.environ, **ENVIRONMENT}, capture_output=True, timeout=60, check=True)

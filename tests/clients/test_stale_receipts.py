@@ -1,6 +1,6 @@
-"""`stale_receipts = act`: on standard queues a receipt of an earlier receive acts, as at Amazon (docs/lifecycle.md).
+"""`stale_receipts = act`: on standard queues receipts of earlier receives work, as at Amazon (docs/lifecycle.md).
 
-By default it does nothing: the stories of the life cycle have that.
+By default they have no effect, which the tests of the life cycle cover.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def counts(sqs: Any, url: str) -> Counts:
 
 
 def received_twice(sqs: Any, url: str, messages: int = 1) -> list[tuple[str, str]]:
-    """Send messages; return the receipts of two receives of each, the later one of which holds it."""
+    """Send messages and receive each twice; return both receipts of each. The second lease is current."""
     pairs = []
     for _ in range(messages):
         sqs.send_message(QueueUrl=url, MessageBody="a")
@@ -72,7 +72,7 @@ RELEASES: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("way", DELETES)
-def test_an_earlier_receipt_deletes_and_makes_visible(sqs: Any, url: str, way: str) -> None:
+def test_earlier_receipt_deletes_and_releases_message(sqs: Any, url: str, way: str) -> None:
     (first, second), (other, _) = received_twice(sqs, url, 2)
     DELETES[way](sqs, url, first)
     assert counts(sqs, url) == (0, 1)
@@ -83,16 +83,16 @@ def test_an_earlier_receipt_deletes_and_makes_visible(sqs: Any, url: str, way: s
     assert counts(sqs, url) == (1, 0)
 
 
-def test_the_entries_of_a_batch_each_by_its_own_receipt(sqs: Any, url: str) -> None:
+def test_batch_accepts_earlier_and_current_receipts(sqs: Any, url: str) -> None:
     (a1, _), (_, b2), (c1, c2), _ = received_twice(sqs, url, 4)
     entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate((a1, b2, c1, c2, "x"))]
-    answer = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
-    assert [each["Id"] for each in answer["Successful"]] == ["0", "1", "2", "3"]
-    assert [each["Code"] for each in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+    reply = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    assert [each["Id"] for each in reply["Successful"]] == ["0", "1", "2", "3"]
+    assert [each["Code"] for each in reply["Failed"]] == ["ReceiptHandleIsInvalid"]
     assert counts(sqs, url) == (0, 1)
 
 
-def test_a_place_that_it_frees_is_given_to_the_next_receive(sqs: Any) -> None:
+def test_delete_by_earlier_receipt_frees_in_flight_place(sqs: Any) -> None:
     url = sqs.create_queue(QueueName="narrow", Attributes={"VeilmqInFlightMax": "1"})["QueueUrl"]
     ((first, _),) = received_twice(sqs, url)
     sqs.send_message(QueueUrl=url, MessageBody="next")
@@ -102,14 +102,14 @@ def test_a_place_that_it_frees_is_given_to_the_next_receive(sqs: Any) -> None:
     assert [each["Body"] for each in sqs.receive_message(QueueUrl=url)["Messages"]] == ["next"]
 
 
-def test_smq_is_fenced_all_the_same(server: RunningServer, sqs: Any, url: str) -> None:
+def test_smq_still_rejects_earlier_receipts(server: RunningServer, sqs: Any, url: str) -> None:
     ((first, second),) = received_twice(sqs, url)
     target = f"/queues/jobs/messages?ReceiptHandle={first}"
     assert smq_request(server, "DELETE", target).code == "MessageNotExist"
     assert smq_request(server, "PUT", f"{target}&VisibilityTimeout=60").code == "MessageNotExist"
     changed = smq_request(server, "PUT", f"/queues/jobs/messages?ReceiptHandle={second}&VisibilityTimeout=60")
     assert smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={second}").code == "MessageNotExist"
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)  # over SQS it does, although SMQ has issued another
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)  # SQS accepts it although SMQ has issued another
     assert (
         smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={changed.text('ReceiptHandle')}").status
         == 404
@@ -117,7 +117,7 @@ def test_smq_is_fenced_all_the_same(server: RunningServer, sqs: Any, url: str) -
     assert counts(sqs, url) == (0, 0)
 
 
-def test_what_a_claim_has_stays_with_it(server: RunningServer, sqs: Any, url: str) -> None:
+def test_earlier_receipts_do_not_affect_claimed_messages(server: RunningServer, sqs: Any, url: str) -> None:
     ((first, second),) = received_twice(sqs, url)
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=second, VisibilityTimeout=0)
     with Claims(server.endpoint, "jobs") as claims:
@@ -129,13 +129,13 @@ def test_what_a_claim_has_stays_with_it(server: RunningServer, sqs: Any, url: st
         assert counts(sqs, url) == (0, 1)
 
 
-def test_our_own_client_learns_that_another_consumer_has_the_message(server: RunningServer, sqs: Any, url: str) -> None:
-    """The renewal is made, for the other one, and is an error: a consumer takes its lease for lost."""
+def test_client_is_told_that_its_receipt_is_superseded(server: RunningServer, sqs: Any, url: str) -> None:
+    """The lease is extended, for the other consumer, and the reply is an error: the client's own lease is lost."""
     ((first, second),) = received_twice(sqs, url)
     with HttpQueueClient(server.endpoint) as ours:
-        (answer,) = ours.change_visibility_batch("jobs", [VisibilityChange(receipt=first, timeout_s=60)])
-        assert isinstance(answer, ClientError)
-        assert answer.code == RECEIPT_SUPERSEDED
+        (result,) = ours.change_visibility_batch("jobs", [VisibilityChange(receipt=first, timeout_s=60)])
+        assert isinstance(result, ClientError)
+        assert result.code == RECEIPT_SUPERSEDED
         server.advance(59_999)
         assert counts(sqs, url) == (0, 1)
         assert ours.delete_batch("jobs", [first]) == [None]
@@ -143,8 +143,8 @@ def test_our_own_client_learns_that_another_consumer_has_the_message(server: Run
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second)
 
 
-def test_the_event_log_says_which_receipt_ended_how(server: RunningServer, sqs: Any, url: str, tmp_path: Path) -> None:
-    """The present lease is ended by an earlier receipt, whose own end is corrected: its work took so long."""
+def test_event_log_records_outcome_of_each_receipt(server: RunningServer, sqs: Any, url: str, tmp_path: Path) -> None:
+    """An earlier receipt ends the current lease; the earlier outcome is corrected, as its work took longer."""
     sqs.send_message(QueueUrl=url, MessageBody="a")
     (first,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=10)["Messages"]
     server.advance(10_000)
@@ -154,8 +154,8 @@ def test_the_event_log_says_which_receipt_ended_how(server: RunningServer, sqs: 
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
     assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
     rows = dataset.dataset(tmp_path / "events", partitioning="hive").to_table().sort_by("event").to_pylist()
-    told = [(row["receive_count"], row["outcome"], row["held_ms"], row["visibility_ms"]) for row in rows]
-    assert sorted(told) == [
+    outcomes = [(row["receive_count"], row["outcome"], row["held_ms"], row["visibility_ms"]) for row in rows]
+    assert sorted(outcomes) == [
         (1, "expired", 10_000, 10_000),
         (1, "late_deleted", 15_000, 10_000),
         (2, "deleted_by_earlier", 5_000, 30_000),

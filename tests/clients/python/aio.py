@@ -1,4 +1,4 @@
-"""aioboto3 as a client: a life of messages on one event loop. See ../test_other_programs.py."""
+"""Sends and receives messages with aioboto3 on one event loop. See ../test_other_programs.py."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ async def messages(sqs: Any) -> None:
 
 
 async def visibility(sqs: Any) -> None:
-    """Give a message back, and let a lease end."""
+    """Make a message visible, and let a lease expire."""
     url = await queue(sqs, "aio-visibility")
     await sqs.send_message(QueueUrl=url, MessageBody="again")
     [first] = await receive(sqs, url)
@@ -60,12 +60,12 @@ async def long_poll(sqs: Any) -> None:
 
 
 async def errors(sqs: Any) -> None:
-    """Errors have their types."""
+    """Check the type of an error."""
     try:
         await sqs.get_queue_url(QueueName="aio-none")
     except sqs.exceptions.QueueDoesNotExist:
         return
-    raise AssertionError("there is no such queue")
+    raise AssertionError("a queue that does not exist was found")
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""Sends the tasks that the test orders, until it orders none: the arguments of `apply_async`, and the task's name."""
+"""Sends the tasks that the test asks for: each order has the task's name and the arguments of `apply_async`."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The tasks of the Celery worker in ../test_programs.py: each tells the test that it runs. A worker loads it."""
+"""The tasks of the Celery worker in ../test_programs.py; each reports its runs to the test."""
 
 import os
 import threading
@@ -15,16 +15,16 @@ app.conf.worker_redirect_stdouts = False
 
 
 def received(**_: Any) -> None:
-    """Say that the worker has a task, which may have to wait."""
+    """Report that the worker has received a task, which it may run later."""
     say(event="received")
 
 
-if "RECEIVED" in os.environ:
+if "REPORT_RECEIVED" in os.environ:
     task_received.connect(received)
 
 
 def add(task: Any, left: int, right: int) -> None:
-    """Say the sum, and when."""
+    """Report the sum and the time."""
     say(event="add", sum=left + right, at=time.time())
 
 
@@ -36,7 +36,7 @@ def flaky(task: Any) -> None:
 
 
 def hang(task: Any) -> None:
-    """Never end; the message is acknowledged at the end of the task."""
+    """Run forever; the message would be acknowledged at the end of the task."""
     say(event="hang")
     threading.Event().wait()
 

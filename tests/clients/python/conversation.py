@@ -1,4 +1,4 @@
-"""Talks with the test that runs the program: JSON objects out, one per line, and answers in. See ../program.py."""
+"""The program's side of the conversation with the test: reports and questions. See ../program.py."""
 
 import json
 import sys
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def say(**report: Any) -> None:
-    """Report something."""
+    """Send a report to the test."""
     sys.stdout.write(json.dumps(report) + "\n")
     sys.stdout.flush()
 
 
 def ask(question: str, **details: Any) -> Any:
-    """Ask the test for something that only it can know or do; returns its answer."""
+    """Ask the test for something that only it can do, and return its answer."""
     say(ask=question, id=0, **details)
     return json.loads(sys.stdin.readline())["answer"]

@@ -1,4 +1,4 @@
-"""dramatiq-sqs as a client: a task, and one that fails at first. See ../test_other_programs.py."""
+"""Runs two tasks with dramatiq-sqs, one of which fails at first. See ../test_other_programs.py."""
 
 import os
 import queue
@@ -17,13 +17,13 @@ attempts: list[str] = []
 
 @dramatiq.actor  # type: ignore[untyped-decorator]
 def add(first: int, second: int) -> None:
-    """Say the sum."""
+    """Put the sum into the queue `done`."""
     done.put(first + second)
 
 
 @dramatiq.actor(min_backoff=1_000, max_backoff=1_000, max_retries=1)  # type: ignore[untyped-decorator]
 def flaky() -> None:
-    """Fail at first."""
+    """Fail at the first attempt."""
     attempts.append("flaky")
     if len(attempts) == 1:
         raise ValueError("at first")

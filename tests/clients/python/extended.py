@@ -1,6 +1,6 @@
 """Sends large bodies with AWS's extended client, which keeps them in S3, and receives, hides and deletes them all.
 
-The S3 is moto's, on loopback and within this process; the queue is the one of the URL in QUEUE.
+S3 is simulated by moto in this process; QUEUE has the URL of the queue.
 """
 
 import os

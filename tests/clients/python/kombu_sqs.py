@@ -1,4 +1,4 @@
-"""Kombu without Celery as a client: a message is taken, requeued and acknowledged. See ../test_other_programs.py."""
+"""Receives, requeues and acknowledges a message with kombu, without Celery. See ../test_other_programs.py."""
 
 import os
 
@@ -8,7 +8,7 @@ from tests.clients.python.conversation import say
 
 ENDPOINT = os.environ["VEILMQ_ENDPOINT"].replace("http://", "sqs://any:any@")
 OPTIONS = {"region": "us-east-1", "is_secure": False, "visibility_timeout": 60, "wait_time_seconds": 0}
-"""No long polls: the clock of the server stands still, so an empty one would not end."""
+"""Without long polls: the server's clock does not advance, so an empty one would never end."""
 
 with Connection(ENDPOINT, transport_options=OPTIONS) as connection:
     queue = connection.SimpleQueue("kombu")

@@ -1,6 +1,7 @@
-"""boto3 does the whole job, one step per subject: today's in AWS JSON, an older one in Query. See test_programs.
+"""Every action of SQS with boto3, one step per subject. See ../test_programs.py.
 
-A step that does not find what it should raises AssertionError.
+It runs with today's boto3, which uses AWS JSON, and with an older one, which uses Query. A step that fails raises
+AssertionError.
 """
 
 import json
@@ -52,7 +53,7 @@ def attribute(url: str, name: str) -> str:
 
 
 def queues() -> None:
-    """Made, listed by pages, found, changed and described."""
+    """Create queues; list, find, change and describe them."""
     urls = [queue(f"page-{number}") for number in range(3)]
     pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix="page-", PaginationConfig={"PageSize": 2})
     assert [page["QueueUrls"] for page in pages] == [urls[:2], urls[2:]]
@@ -64,7 +65,7 @@ def queues() -> None:
 
 
 def message() -> None:
-    """Sent, received, hidden, received again, kept, deleted."""
+    """Send a message; receive it twice, extend its lease and delete it."""
     url = queue("message")
     sent = sqs.send_message(QueueUrl=url, MessageBody=" é 漢 \U0010ffff <&>]]> ")
     (message,) = receive(url, AttributeNames=["All"])
@@ -83,7 +84,7 @@ def message() -> None:
 
 
 def delay() -> None:
-    """Hidden for as long as the sender asked."""
+    """Send a message with a delay."""
     url = queue("delay")
     sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
     assert counted(url) == [0, 0, 1]
@@ -92,7 +93,7 @@ def delay() -> None:
 
 
 def attributes() -> None:
-    """Every type comes back as it was sent; botocore compares the MD5s."""
+    """Send and receive attributes of every type; botocore compares their MD5."""
     url = queue("attributes")
     given = {
         "text": {"DataType": "String", "StringValue": " 漢 "},
@@ -108,7 +109,7 @@ def attributes() -> None:
 
 
 def batches() -> None:
-    """Entries fail alone."""
+    """Send, change and delete batches in which single entries fail."""
     url = queue("batches")
     blob = {"bytes": {"DataType": "Binary", "BinaryValue": b"\xff"}}
     given: list[dict[str, Any]] = [
@@ -134,7 +135,7 @@ def batches() -> None:
 
 
 def long_poll() -> None:
-    """Answered by a message that arrives meanwhile, else at its end."""
+    """Wait for a message that arrives meanwhile, and for one that does not."""
     url = queue("long-poll")
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(receive, url, WaitTimeSeconds=20)
@@ -183,7 +184,7 @@ def raised(call: Callable[[], object]) -> ClientError:
 
 
 def resource() -> None:
-    """The object-oriented face of boto3 does the same."""
+    """Use the object-oriented interface of boto3."""
     service = boto3.resource(
         "sqs",
         endpoint_url=sqs.meta.endpoint_url,
@@ -205,7 +206,7 @@ def resource() -> None:
 
 
 def tags() -> None:
-    """Given at creation, added, taken away."""
+    """Set tags at creation and later, and remove one."""
     url = sqs.create_queue(QueueName="tags", tags={"made": "with", "gone": "soon"})["QueueUrl"]
     sqs.tag_queue(QueueUrl=url, Tags={"team": "é", "none": ""})
     sqs.untag_queue(QueueUrl=url, TagKeys=["gone"])
@@ -213,7 +214,7 @@ def tags() -> None:
 
 
 def dead_letters() -> None:
-    """Moved by the receive that is one too many."""
+    """Exceed the greatest number of receives."""
     dead = queue("dead")
     policy = {"deadLetterTargetArn": attribute(dead, "QueueArn"), "maxReceiveCount": 1}
     url = queue("alive", RedrivePolicy=json.dumps(policy))
@@ -228,7 +229,7 @@ def dead_letters() -> None:
 
 
 def move_tasks() -> None:
-    """Started at one message a second, looked at, cancelled."""
+    """Start a move task at one message a second, list and cancel it."""
     dead = queue("dead-2")
     arn = attribute(dead, "QueueArn")
     url = queue("alive-2", RedrivePolicy=json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}))
@@ -246,7 +247,7 @@ def move_tasks() -> None:
 
 
 def permissions() -> None:
-    """Statements of the policy, by their labels."""
+    """Add and remove statements of the policy by their labels."""
     url = queue("permissions")
     given = {"AWSAccountIds": ["123456789012", "210987654321"], "Actions": ["SendMessage", "ReceiveMessage"]}
     sqs.add_permission(QueueUrl=url, Label="one", **given)
@@ -257,7 +258,7 @@ def permissions() -> None:
 
 
 def fifo() -> None:
-    """In order within a group, once per deduplication id, the same again for the same attempt."""
+    """Check order within a group, deduplication, and receive request attempts."""
     url = queue("steps.fifo", FifoQueue="true")
     given = [
         {"Id": str(number), "MessageBody": text, "MessageGroupId": text[0], "MessageDeduplicationId": text}
@@ -276,7 +277,7 @@ def fifo() -> None:
 
 
 def end() -> None:
-    """Purged, deleted, gone."""
+    """Purge and delete a queue."""
     url = queue("end")
     sqs.send_message(QueueUrl=url, MessageBody="m")
     sqs.purge_queue(QueueUrl=url)

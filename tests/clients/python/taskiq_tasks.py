@@ -1,4 +1,4 @@
-"""taskiq-aio-sqs as a client: a task of a taskiq worker. See ../test_other_programs.py."""
+"""Runs a task in a taskiq worker with taskiq-aio-sqs. See ../test_other_programs.py."""
 
 import asyncio
 import os
@@ -15,19 +15,19 @@ broker = SQSBroker(
     region_name="us-east-1",
     aws_access_key_id=os.environ["AWS_ACCESS_KEY_ID"],
     aws_secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"],
-    wait_time_seconds=0,  # the clock of the server stands still, so an empty long poll would not end
+    wait_time_seconds=0,  # the server's clock does not advance, so an empty long poll would never end
 )
 done: "asyncio.Queue[int]" = asyncio.Queue()
 
 
 @broker.task  # type: ignore[untyped-decorator]
 async def add(first: int, second: int) -> None:
-    """Say the sum."""
+    """Put the sum into the queue `done`."""
     done.put_nowait(first + second)
 
 
 async def main() -> None:
-    """Create the queue, which the broker does not; send tasks and run them."""
+    """Create the queue, which the broker does not do; send a task and run it."""
     async with get_session().create_client("sqs", endpoint_url=os.environ["VEILMQ_ENDPOINT"]) as sqs:
         await sqs.create_queue(QueueName="taskiq")
     await broker.startup()

@@ -11,14 +11,14 @@ from mns.queue import Queue, QueueMeta
 from veilmq.testing import RunningServer
 
 HERE = Path(__file__).parent
-ITS_OWN = pytest.mark.filterwarnings(r"ignore:Call to deprecated .*(active|inactive|delay)_messages")
+IGNORE_DEPRECATIONS = pytest.mark.filterwarnings(r"ignore:Call to deprecated .*(active|inactive|delay)_messages")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the SDK warn of what it does itself whenever it reads the attributes of a queue."""
+    """Ignore the SDK's deprecation warnings that it causes itself when it reads the attributes of a queue."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(ITS_OWN)
+            item.add_marker(IGNORE_DEPRECATIONS)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""SMQ without an SDK: one request, and its reply as it came; and signatures."""
+"""Raw requests of SMQ without an SDK, their replies byte for byte, and signatures."""
 
 import hmac
 import re
@@ -43,8 +43,8 @@ def smq_request(
     place = urlsplit(server.endpoint)
     with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
         connection.sendall(request.encode())
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
-    head, _, text = answer.partition(b"\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, text = received.partition(b"\r\n\r\n")
     return SmqReply(int(head.split()[1]), head, text.decode())
 
 
@@ -61,7 +61,7 @@ def element(name: str, text: object) -> str:
     return f"<{name}>{text}</{name}>"
 
 
-# Signs requests of SMQ as a client does, by the words of the reference and none of the server's code.
+# Signatures of SMQ as a client makes them, written from the reference and without the server's code.
 
 
 SECRET = "a secret/of+Alice"
@@ -72,7 +72,7 @@ DATE = format_datetime(NOW, usegmt=True)
 
 
 def signature_v2(method: str, target: str, headers: dict[str, str], *, date: str = DATE, secret: str = SECRET) -> str:
-    """Return the signature of the five lines; ``target`` as the client writes it, ``headers`` by their own names."""
+    """Return the signature of the five lines; ``target`` is as the client sends it."""
     lower = {name.lower(): value for name, value in headers.items()}
     own = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower) if name.startswith("x-mns-"))
     parts = [method, lower.get("content-md5", ""), lower.get("content-type", ""), date]
@@ -97,7 +97,7 @@ def signed_v2(
 def authorization_v4(
     method: str, target: str, headers: dict[str, str], *, now: datetime, key: str, secret: str, private: bool = False
 ) -> str:
-    """Return the header of version 4 for a request whose target has nothing to encode, in a region of its own."""
+    """Return the Authorization header of version 4 for a request whose target needs no encoding."""
     word = "apsara" if private else "aliyun"
     name = "APSARA-MNS4-HMAC-SHA256" if private else "MNS4-HMAC-SHA256"
     scope = [now.strftime("%Y%m%d"), "eu-central-9", "mns", f"{word}_v4_request"]

@@ -1,4 +1,4 @@
-"""Single messages of SMQ, through its official Python SDK."""
+"""Messages of SMQ, their batches and properties, with its official Python SDK."""
 
 from base64 import b64encode
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import account_at
 from tests.clients.smq.raw import element, message, smq_request
-from tests.clients.smq.test_queues import counts, refused
+from tests.clients.smq.test_queues import counts, raises_smq_error
 from veilmq.testing import RunningServer, faults
 from veilmq.testing.faults import Fault
 
@@ -28,7 +28,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def second(server: RunningServer) -> Iterator[Queue]:
-    """The same queue for another client: the SDK's connection is not for two threads."""
+    """The same queue for another thread, as the SDK's connection is not thread-safe."""
     with account_at(server) as other:
         yield other.get_queue("jobs")
 
@@ -37,7 +37,7 @@ def digest(text: str) -> str:
     return md5(text.encode()).hexdigest().upper()
 
 
-def test_a_message_comes_as_it_was_sent(queue: Queue, server: RunningServer) -> None:
+def test_message_round_trip_with_base64(queue: Queue, server: RunningServer) -> None:
     sent = queue.send_message(Message("Grüße & <Küsse>\r\n"))
     assert len(sent.message_id) == 32
     assert sent.message_id == sent.message_id.upper()
@@ -54,8 +54,8 @@ def test_a_message_comes_as_it_was_sent(queue: Queue, server: RunningServer) -> 
     assert counts(queue) == (0, 0, 0)
 
 
-def test_a_message_comes_as_it_was_sent_without_base64(queue: Queue) -> None:
-    """What XML has its own characters for arrives; a raw line end arrives as XML has it."""
+def test_message_round_trip_without_base64(queue: Queue) -> None:
+    """Special characters of XML are escaped; XML normalizes the line end `\\r\\n`."""
     queue.set_encoding(False)
     for text in ("plain", "Grüße & <Küsse> ]]> \"'", "\ttab\nline", "\U0001f680"):
         sent = queue.send_message(Message(text))
@@ -67,24 +67,24 @@ def test_a_message_comes_as_it_was_sent_without_base64(queue: Queue) -> None:
     assert queue.receive_message().message_body == "a\nb"
 
 
-def test_a_character_that_xml_cannot_carry_is_malformed(queue: Queue) -> None:
+def test_character_illegal_in_xml_is_rejected(queue: Queue) -> None:
     queue.set_encoding(False)
-    with refused("MalformedXML"):
+    with raises_smq_error("MalformedXML"):
         queue.send_message(Message("\x01"))
 
 
-def test_of_a_body_with_markup_no_part_is_taken(queue: Queue, server: RunningServer) -> None:
-    """As SDKs send it that escape nothing: it says what to do, and nothing is stored."""
+def test_body_with_markup_is_rejected(queue: Queue, server: RunningServer) -> None:
+    """Some SDKs do not escape bodies; the error explains how to."""
     for body in ("a<b/>c", "<b>a</b>", " <b/> "):
         for sent in (message(body), f"<Messages>{message('m')}{message(body)}</Messages>"):
-            refusal = smq_request(server, "POST", "/queues/jobs/messages", sent)
-            assert (refusal.status, refusal.code) == (400, "InvalidArgument")
-            assert "MessageBody, which is a text: write &lt; as &amp;lt; and" in refusal.text("Message")
+            reply = smq_request(server, "POST", "/queues/jobs/messages", sent)
+            assert (reply.status, reply.code) == (400, "InvalidArgument")
+            assert "MessageBody, which is a text: write &lt; as &amp;lt; and" in reply.text("Message")
     assert counts(queue) == (0, 0, 0)
 
 
-def test_urgent_messages_come_first(queue: Queue) -> None:
-    """1 is the most urgent, 8 what nobody names, 16 the least; equals come in the order of sending."""
+def test_urgent_messages_are_received_first(queue: Queue) -> None:
+    """1 is the most urgent, 8 the default, 16 the least urgent; equal priorities keep the order of sending."""
     for body, priority in (("p16", 16), ("p8a", None), ("p1", 1), ("p9", 9), ("p8b", 8), ("p7", 7)):
         queue.send_message(Message(body, priority=priority))
     got = [queue.receive_message_with_str_body() for _ in range(6)]
@@ -92,7 +92,7 @@ def test_urgent_messages_come_first(queue: Queue) -> None:
     assert [each.priority for each in got] == [1, 7, 8, 8, 9, 16]
 
 
-def test_a_delayed_message_comes_to_the_millisecond(queue: Queue, server: RunningServer) -> None:
+def test_delay_is_exact_to_the_millisecond(queue: Queue, server: RunningServer) -> None:
     queue.set_attributes(QueueMeta(delay_sec=60, msg_ttl=604_800))
     queue.send_message(Message("now", 0))
     queue.send_message(Message("in a minute"))
@@ -100,67 +100,67 @@ def test_a_delayed_message_comes_to_the_millisecond(queue: Queue, server: Runnin
     assert queue.receive_message_with_str_body().message_body == "now"
     for wait_ms, body in ((60_000, "in a minute"), (6 * DAY_S * 1_000 - 60_000, "in six days")):
         server.advance(wait_ms - 1)
-        with refused("MessageNotExist"):
+        with raises_smq_error("MessageNotExist"):
             _receive_and_delete(queue, "now", "in a minute")
         server.advance(1)
         got = queue.receive_message_with_str_body()
         assert got.message_body == body
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.send_message(Message("m", 604_801))
 
 
 def _receive_and_delete(queue: Queue, *expected: str) -> None:
-    """Receive until there is nothing; what comes must be expected: it came back."""
+    """Receive and delete messages that became visible again, until the queue is empty; check their bodies."""
     while True:
         got = queue.receive_message_with_str_body()
         assert got.message_body in expected
         queue.delete_message(got.receipt_handle)
 
 
-def test_a_message_that_its_queue_delays_has_a_handle_too(queue: Queue) -> None:
+def test_message_delayed_by_its_queue_has_handle(queue: Queue) -> None:
     queue.set_attributes(QueueMeta(delay_sec=60))
     assert queue.send_message(Message("at once", 0)).receipt_handle == ""
     queue.delete_message(queue.send_message(Message("later")).receipt_handle)
     assert counts(queue) == (1, 0, 0)
 
 
-def test_the_sender_of_a_delayed_message_can_call_it_off(queue: Queue, server: RunningServer) -> None:
+def test_sender_can_delete_delayed_message(queue: Queue, server: RunningServer) -> None:
     handle = queue.send_message(Message("m", 60)).receipt_handle
     server.advance(59_999)
     queue.delete_message(handle)
     assert counts(queue) == (0, 0, 0)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(handle)
 
 
-def test_the_sender_of_a_delayed_message_can_change_the_delay(queue: Queue, server: RunningServer) -> None:
+def test_sender_can_change_delay(queue: Queue, server: RunningServer) -> None:
     handle = queue.send_message(Message("m", 60)).receipt_handle
     changed = queue.change_message_visibility(handle, 10)
     assert int(changed.next_visible_time) == server.clock.now_ms() + 10_000
     assert counts(queue) == (0, 0, 1)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(handle)
     server.advance(9_999)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.receive_message()
     server.advance(1)
     assert queue.receive_message().dequeue_count == 1
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(changed.receipt_handle)
 
 
-def test_a_handle_of_a_send_is_dead_once_the_message_is_visible(queue: Queue, server: RunningServer) -> None:
+def test_handle_of_send_expires_when_message_becomes_visible(queue: Queue, server: RunningServer) -> None:
     handle = queue.send_message(Message("m", 60)).receipt_handle
     server.advance(60_000)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.change_message_visibility(handle, 10)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(handle)
     assert counts(queue) == (1, 0, 0)
 
 
-def test_a_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
-    with refused("MessageNotExist"):
+def test_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
+    with raises_smq_error("MessageNotExist"):
         queue.peek_message()
     for body, priority in (("b", 8), ("a", 1)):
         queue.send_message(Message(body, priority=priority))
@@ -180,44 +180,44 @@ def test_a_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
     assert (seen.message_body, seen.dequeue_count, seen.first_dequeue_time) == ("a", 1, got.first_dequeue_time)
 
 
-@pytest.mark.parametrize("asked_s", [-1, 30])
-def test_a_receive_that_waited_in_vain_is_told_that_there_is_nothing(
-    asked_s: int, account: Account, queue: Queue, second: Queue, server: RunningServer
+@pytest.mark.parametrize("wait_s", [-1, 30])
+def test_empty_long_poll_ends_with_message_not_exist(
+    wait_s: int, account: Account, queue: Queue, second: Queue, server: RunningServer
 ) -> None:
     queue.set_attributes(QueueMeta(polling_wait_sec=30))
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.receive_message(0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second.receive_message, asked_s)
+        waiting = pool.submit(second.receive_message, wait_s)
         server.wait_parked()
         server.advance(29_999)
         assert not waiting.done()
         server.advance(1)
-        with refused("MessageNotExist"):
+        with raises_smq_error("MessageNotExist"):
             waiting.result(60)
     assert server.parked == 0
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.receive_message(31)
 
 
-def test_a_message_is_as_long_as_its_queue_allows(queue: Queue) -> None:
+def test_queue_limits_message_size(queue: Queue) -> None:
     queue.set_encoding(False)
     queue.set_attributes(QueueMeta(max_msg_size=1_024))
     queue.send_message(Message("x" * 1_024))
     for body in ("x" * 1_025, "ü" * 513):
-        with refused("InvalidArgument"):
+        with raises_smq_error("InvalidArgument"):
             queue.send_message(Message(body))
     assert counts(queue) == (1, 0, 0)
 
 
-# Batches of SMQ, through its official Python SDK.
+# Batches.
 
 
 def messages(count: int) -> list[Message]:
     return [Message(f"m{number}") for number in range(count)]
 
 
-def test_a_batch_goes_and_comes_in_order(queue: Queue) -> None:
+def test_batch_keeps_order(queue: Queue) -> None:
     sent = queue.batch_send_message(messages(16))
     got = queue.batch_receive_message_with_str_body(16)
     assert [each.message_body for each in got] == [f"m{number}" for number in range(16)]
@@ -229,46 +229,46 @@ def test_a_batch_goes_and_comes_in_order(queue: Queue) -> None:
     assert counts(queue) == (0, 0, 0)
 
 
-def test_a_batch_gives_what_there_is(queue: Queue) -> None:
+def test_batch_receives_available_messages(queue: Queue) -> None:
     queue.batch_send_message(messages(2))
     assert len(queue.batch_receive_message(16)) == 2
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.batch_receive_message(16)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.batch_peek_message(16)
 
 
 @pytest.mark.parametrize("count", [0, 17])
-def test_a_batch_has_one_to_sixteen_messages(queue: Queue, count: int) -> None:
-    with refused("InvalidArgument"):
+def test_batch_of_0_or_17_is_rejected(queue: Queue, count: int) -> None:
+    with raises_smq_error("InvalidArgument"):
         queue.batch_send_message(messages(count))
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.batch_delete_message(["r"] * count)
     if count:
-        with refused("InvalidArgument"):
+        with raises_smq_error("InvalidArgument"):
             queue.batch_receive_message(count)
-        with refused("InvalidArgument"):
+        with raises_smq_error("InvalidArgument"):
             queue.batch_peek_message(count)
     assert counts(queue) == (0, 0, 0)
 
 
-def test_one_message_that_cannot_be_sent_is_the_error_of_its_batch(queue: Queue) -> None:
+def test_invalid_message_fails_its_batch(queue: Queue) -> None:
     for wrong in (Message("m", priority=17), Message("m", 604_801), Message("x" * 49_153)):
-        with refused("InvalidArgument"):
+        with raises_smq_error("InvalidArgument"):
             queue.batch_send_message([*messages(2), wrong])
     assert counts(queue) == (0, 0, 0)
 
 
-def test_a_batch_has_64_kib_together(queue: Queue) -> None:
+def test_batch_is_limited_to_64_kib(queue: Queue) -> None:
     queue.set_encoding(False)
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.batch_send_message([Message("x" * 32_768), Message("x" * 32_769)])
     assert counts(queue) == (0, 0, 0)
     queue.batch_send_message([Message("x" * 32_768)] * 2)
     assert counts(queue) == (2, 0, 0)
 
 
-def test_messages_of_a_batch_have_delays_and_priorities_of_their_own(queue: Queue, server: RunningServer) -> None:
+def test_batch_entries_have_own_delay_and_priority(queue: Queue, server: RunningServer) -> None:
     sent = queue.batch_send_message([Message("late", 10), Message("b", priority=9), Message("a", priority=2)])
     assert [each.receipt_handle for each in sent] == ["", "", ""]
     assert [each.message_body for each in queue.batch_receive_message_with_str_body(16)] == ["a", "b"]
@@ -276,7 +276,7 @@ def test_messages_of_a_batch_have_delays_and_priorities_of_their_own(queue: Queu
     assert queue.receive_message_with_str_body().message_body == "late"
 
 
-def test_what_of_a_batch_could_not_be_deleted_is_told_and_the_rest_is_deleted(queue: Queue) -> None:
+def test_batch_delete_reports_failures_and_deletes_the_rest(queue: Queue) -> None:
     queue.batch_send_message(messages(3))
     first, second, third = (each.receipt_handle for each in queue.batch_receive_message(3))
     queue.delete_message(second)
@@ -296,15 +296,15 @@ def test_what_of_a_batch_could_not_be_deleted_is_told_and_the_rest_is_deleted(qu
     assert counts(queue) == (0, 0, 0)
 
 
-def test_a_handle_that_stands_twice_in_a_batch_acts_once(queue: Queue) -> None:
+def test_handle_twice_in_batch_is_used_once(queue: Queue) -> None:
     queue.send_message(Message("m"))
     handle = queue.receive_message().receipt_handle
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.batch_delete_message([handle, handle])
     assert counts(queue) == (0, 0, 0)
 
 
-# Properties of messages, with the official Python SDK.
+# Properties of messages.
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -315,15 +315,15 @@ def text(value: str) -> MessageSystemPropertyValue:
 
 
 def prop(name: object, value: object, kind: str) -> str:
-    told = element("Name", name) + element("Value", value) + element("Type", kind)
-    return f"<PropertyValue>{told}</PropertyValue>"
+    members = element("Name", name) + element("Value", value) + element("Type", kind)
+    return f"<PropertyValue>{members}</PropertyValue>"
 
 
 def with_properties(inner: str, container: str = "UserProperties") -> str:
     return f"<Message><MessageBody>m</MessageBody><{container}>{inner}</{container}></Message>"
 
 
-def test_properties_of_all_types_come_as_they_were_sent(queue: Queue) -> None:
+def test_properties_of_all_types_round_trip(queue: Queue) -> None:
     message = Message("m")
     values = {
         "z": MessagePropertyValue.create_string("Grüße & <Küsse>"),
@@ -336,33 +336,33 @@ def test_properties_of_all_types_come_as_they_were_sent(queue: Queue) -> None:
     message.add_system_property(SystemPropertyName.TRACEPARENT, text(TRACE))
     queue.batch_send_message([message])
     for got in (queue.peek_message(), queue.batch_peek_message(1)[0], queue.receive_message()):
-        told = got.get_user_properties()
-        assert {name: (value.get_data_type(), value.get_raw_value()) for name, value in told.items()} == {
+        properties = got.get_user_properties()
+        assert {name: (value.get_data_type(), value.get_raw_value()) for name, value in properties.items()} == {
             name: (value.get_data_type(), value.get_raw_value()) for name, value in values.items()
         }
-        assert list(told) == list(values)
+        assert list(properties) == list(values)
         (system,) = got.get_system_properties().items()
         assert (str(system[0]), system[1].string_value) == ("traceparent", TRACE)
 
 
-def test_a_message_without_properties_has_no_element_for_them(server: RunningServer, queue: Queue) -> None:
+def test_message_without_properties_has_no_properties_element(server: RunningServer, queue: Queue) -> None:
     sent = smq_request(server, "POST", "/queues/jobs/messages", with_properties(""))
     assert sent.status == 201
     assert "Properties" not in smq_request(server, "GET", "/queues/jobs/messages").body
 
 
-def test_properties_count_towards_the_size(queue: Queue) -> None:
+def test_properties_count_towards_message_size(queue: Queue) -> None:
     queue.set_encoding(False)
     queue.set_attributes(QueueMeta(max_msg_size=1_024))
     message = Message("x" * 1_000)
     message.add_user_property("name", MessagePropertyValue.create_string("x" * 14))
     queue.send_message(message)  # 4 + 6 + 14: the type is a String, as on SQS
     message.add_user_property("name", MessagePropertyValue.create_string("x" * 15))
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.send_message(message)
 
 
-WRONG_PROPERTIES = {
+INVALID_PROPERTIES = {
     "no name": prop("", "v", "STRING"),
     "dot at the beginning": prop(".a", "v", "STRING"),
     "two dots": prop("a..b", "v", "STRING"),
@@ -381,20 +381,20 @@ WRONG_PROPERTIES = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_PROPERTIES)
-def test_properties_that_cannot_be_are_refused(server: RunningServer, queue: Queue, wrong: str) -> None:
-    inner = WRONG_PROPERTIES[wrong]
+@pytest.mark.parametrize("wrong", INVALID_PROPERTIES)
+def test_invalid_properties_are_rejected(server: RunningServer, queue: Queue, wrong: str) -> None:
+    inner = INVALID_PROPERTIES[wrong]
     if wrong.startswith("system"):
         sent = with_properties(inner.replace("PropertyValue", "SystemPropertyValue"), "SystemProperties")
     else:
         sent = with_properties(inner)
     reply = smq_request(server, "POST", "/queues/jobs/messages", sent)
     assert (reply.status, reply.code) == (400, "InvalidArgument")
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.receive_message()
 
 
-def test_as_many_and_as_long_as_they_may_be(server: RunningServer, queue: Queue) -> None:
+def test_largest_number_and_size_of_properties(server: RunningServer, queue: Queue) -> None:
     inner = "".join(prop(f"a{number}", "v", "STRING") for number in range(49))
     queue.set_encoding(False)
     longest = prop("a" * 256, "v" * 4_096, "STRING")
@@ -402,7 +402,7 @@ def test_as_many_and_as_long_as_they_may_be(server: RunningServer, queue: Queue)
     assert len(queue.receive_message().get_user_properties()) == 50
 
 
-def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: RunningServer) -> None:
+def test_dead_letter_has_properties_of_its_source(account: Account, server: RunningServer) -> None:
     dead = account.get_queue("dead")
     dead.create(QueueMeta())
     policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 2)
@@ -415,12 +415,12 @@ def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: Runni
     for _ in range(2):
         queue.receive_message()
         server.advance(seconds=30)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.receive_message()
     got = dead.receive_message()
     assert (got.message_id, got.enqueue_time) == (sent.message_id, sent_at_ms)
-    told = {str(name): value.string_value for name, value in got.get_system_properties().items()}
-    assert told == {
+    properties = {str(name): value.string_value for name, value in got.get_system_properties().items()}
+    assert properties == {
         "baggage": "k=v",
         "DLQMessageType": "MaxReceiveCountExceeded",
         "DLQSourceArn": "acs:mns:us-east-1:000000000000:/queues/jobs",
@@ -428,7 +428,7 @@ def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: Runni
     }
 
 
-# Faults on demand, as the official Python SDK of SMQ sees them.
+# Injected faults.
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: Runni
     ],
     ids=repr,
 )
-def test_a_refusal_is_an_error_of_smq(server: RunningServer, queue: Queue, fault: Fault, code: str) -> None:
+def test_injected_fault_is_an_error_of_smq(server: RunningServer, queue: Queue, fault: Fault, code: str) -> None:
     server.faults.script("smq.SendMessage", fault)
     with pytest.raises(MNSServerException) as caught:
         queue.send_message(Message("m"))
@@ -451,8 +451,8 @@ def test_a_refusal_is_an_error_of_smq(server: RunningServer, queue: Queue, fault
     assert server.faults.left == []
 
 
-def test_an_answer_that_is_lost_leaves_the_message_there(server: RunningServer, queue: Queue) -> None:
-    """The SDK asks once more by itself, so there are two."""
+def test_message_is_stored_although_reply_is_lost(server: RunningServer, queue: Queue) -> None:
+    """The SDK retries once, so it is stored twice."""
     server.faults.script("smq.SendMessage", faults.ANSWER_DROPPED, times=2)
     with pytest.raises(MNSClientNetworkException):
         queue.send_message(Message("m"))

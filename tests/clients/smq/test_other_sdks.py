@@ -1,7 +1,7 @@
-"""The SDKs that are not run here, for Go, Java, PHP and C#: what they send, byte for byte where it matters, signed.
+"""Signed requests as the SDKs of SMQ for Go, Java, PHP and C# send them, without these SDKs.
 
-Each has its own way to write headers, bodies and the text that it signs (reference, sections 3.3 and 8). One round
-through a queue's life shows that the server takes them all, and answers with the statuses and names that they look for.
+They differ in headers, bodies and the text that they sign (reference, sections 3.3 and 8). The server must accept them
+all, and reply with the statuses and names that they expect.
 """
 
 import re
@@ -34,12 +34,12 @@ def escaped(parameters: Parameters) -> str:
 
 
 def in_order(parameters: Parameters) -> str:
-    """Return a query that is sorted and not escaped, with a sign behind each name."""
+    """Return the query sorted and unescaped, with `=` after every name."""
     return "&".join(f"{name}={parameters[name]}" for name in sorted(parameters))
 
 
 class Sdk(NamedTuple):
-    """How one SDK writes: the type of its bodies, whether requests without one have it, and a digest; its XML."""
+    """How an SDK writes requests: its Content-Type, and whether bodyless requests have it; its digests and XML."""
 
     content_type: str
     always_typed: bool
@@ -69,8 +69,8 @@ SDKS = {
 }  # fmt: skip
 
 
-class Answer(NamedTuple):
-    """What an SDK reads: the status, headers by the names that the server wrote, and the body."""
+class SdkReply(NamedTuple):
+    """What an SDK reads of a reply; header names are as the server wrote them."""
 
     status: int
     headers: dict[str, str]
@@ -82,7 +82,7 @@ class Answer(NamedTuple):
         return found[1]
 
 
-Do = Callable[..., Answer]
+Do = Callable[..., SdkReply]
 
 
 @pytest.fixture(params=SDKS)
@@ -93,7 +93,7 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
 
         def call(
             method: str, path: str, parameters: Parameters | None = None, root: str = "", inner: str = ""
-        ) -> Answer:
+        ) -> SdkReply:
             body = f"{sdk.opening}<{root}{sdk.namespace}>{inner}</{root}>".encode() if root else b""
             headers = {"Date": formatdate(usegmt=True), sdk.version: "2015-06-06"}
             if body or sdk.always_typed:
@@ -104,8 +104,8 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
             signature = signature_v2(method, signed, headers, date=headers["Date"], secret=SECRETS[KEY])
             headers |= {"Authorization": f"MNS {KEY}:{signature}"} | (dict(sdk.more) if body else {})
             connection.request(method, sent, body or None, headers)
-            answer = connection.getresponse()
-            return Answer(answer.status, dict(answer.getheaders()), answer.read().decode())
+            reply = connection.getresponse()
+            return SdkReply(reply.status, dict(reply.getheaders()), reply.read().decode())
 
         yield call
         connection.close()
@@ -115,7 +115,7 @@ JOBS = "/queues/jobs"
 MESSAGES = "/queues/jobs/messages"
 
 
-def test_a_queue_is_made_changed_listed_and_deleted(do: Do) -> None:
+def test_queue_is_created_changed_listed_and_deleted(do: Do) -> None:
     made = do("PUT", JOBS, root="Queue", inner="<VisibilityTimeout>100</VisibilityTimeout>")
     assert made.status == 201
     assert made.headers["Location"].endswith(JOBS)
@@ -161,9 +161,9 @@ def test_messages_are_sent_received_changed_and_deleted(do: Do) -> None:
     assert do("DELETE", MESSAGES, {"ReceiptHandle": fake}).text("Code") == "ReceiptHandleError"
 
 
-# What Alibaba's SDK for PHP needs: how it reads replies, its way with handles, the endpoints that it makes.
+# How Alibaba's SDK for PHP reads replies, uses handles and makes endpoints.
 #
-# That SDK is not run here. It reads XML node by node (XMLReader), and `Reader` walks a reply as it does.
+# That SDK is not run here. It reads XML node by node with XMLReader; `Reader` does the same.
 
 
 SYSTEM, USER = "SystemProperties", "UserProperties"
@@ -171,14 +171,14 @@ PROPERTIES = {"baggage": "k=v", "traceparent": "00-1-2-3"}
 
 
 class Reader:
-    """A reply as the SDK walks it: behind a property's name it takes the next node, whatever that is, for its text."""
+    """A reply as the SDK reads it: it takes the node after a property's element for the text, whatever it is."""
 
     def __init__(self, body: str) -> None:
         self._events: Iterator[Any] = iter(pulldom.parseString(body))
         self.kind, self.name, self.text = "", "", ""
 
     def read(self) -> bool:
-        """Go on to the next node, as XMLReader does; tell whether there is one."""
+        """Advance to the next node, and return whether there is one."""
         for kind, node in self._events:
             blank = kind == pulldom.CHARACTERS and not node.data.strip()
             self.kind = "white space" if blank else kind
@@ -205,7 +205,7 @@ class Reader:
         return found
 
     def _properties(self, ends_at: str, entry: str, *, at_ends: bool) -> dict[str, str | None]:
-        """Read on up to the end of `ends_at`: those of users to the end of the reply."""
+        """Read properties up to the end of the element ``ends_at``, or to the end of the reply if it is empty."""
         found: dict[str, str | None] = {}
         while self.read() and not self._at(pulldom.END_ELEMENT, ends_at):
             if self._at(pulldom.START_ELEMENT, entry):
@@ -230,8 +230,8 @@ def properties(container: str, entry: str, given: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("way", ["", "?peekonly=true"])
-def test_it_finds_the_properties_of_both_kinds(server: RunningServer, way: str) -> None:
-    """Those of the system first: it reads those of users up to the end of the reply."""
+def test_php_sdk_finds_properties_of_both_kinds(server: RunningServer, way: str) -> None:
+    """System properties must come first: it reads user properties up to the end of the reply."""
     smq_request(server, "PUT", "/queues/jobs")
     sent = message("a").replace(
         "</Message>",
@@ -246,7 +246,7 @@ def test_it_finds_the_properties_of_both_kinds(server: RunningServer, way: str) 
     assert (found["MessageBody"], found["Priority"]) == ("a", "8")
 
 
-def test_it_finds_the_system_properties_of_each_message_of_a_batch(server: RunningServer) -> None:
+def test_php_sdk_finds_system_properties_of_batch(server: RunningServer) -> None:
     smq_request(server, "PUT", "/queues/jobs")
     for body in "ab":
         sent = message(body).replace("</Message>", properties(SYSTEM, "SystemPropertyValue", PROPERTIES) + "</Message>")
@@ -257,10 +257,8 @@ def test_it_finds_the_system_properties_of_each_message_of_a_batch(server: Runni
 
 
 @pytest.mark.parametrize(("handles", "statuses"), [("strict", (404, 404)), ("lenient", (200, 204))])
-def test_its_own_sequence_around_an_old_handle(
-    veilmq_settings: dict[str, Any], handles: str, statuses: tuple[int, int]
-) -> None:
-    """It changes the visibility, and goes on with the handle of the receive: that acts where handles are lenient."""
+def test_php_sdk_reuses_old_handle(veilmq_settings: dict[str, Any], handles: str, statuses: tuple[int, int]) -> None:
+    """After a visibility change it keeps using the handle of the receive, which works if handles are lenient."""
     with RunningServer(**veilmq_settings, smq_handles=handles) as server:
         smq_request(server, "PUT", "/queues/jobs")
         smq_request(server, "POST", "/queues/jobs/messages", message("a"))
@@ -279,7 +277,7 @@ def test_its_own_sequence_around_an_old_handle(
 
 
 def endpoint_made_of(address: str) -> str:
-    """Return a queue's endpoint as that SDK makes it: it takes the address for `<account>.mns.<region>.…`."""
+    """Return the queue endpoint that the SDK makes from an address, which it takes for `<account>.mns.<region>.…`."""
     labels = address.split(".")
     region = labels[2].split("-internal")[0] if len(labels) > 2 else ""
     return f"acs:mns:{region}:{labels[0]}:queues/jobs"
@@ -296,9 +294,7 @@ def endpoint_made_of(address: str) -> str:
         "team.mns.cn-hangzhou-internal.example.com",
     ],
 )
-def test_the_endpoint_that_it_makes_of_this_servers_address_is_this_servers_queue(
-    server: RunningServer, host: str | None
-) -> None:
+def test_endpoint_made_by_php_sdk_names_queue_of_this_server(server: RunningServer, host: str | None) -> None:
     host = host or urlsplit(server.endpoint).netloc
     for target in ("/queues/jobs", "/topics/news"):
         smq_request(server, "PUT", target)
@@ -315,19 +311,19 @@ def test_the_endpoint_that_it_makes_of_this_servers_address_is_this_servers_queu
 @pytest.mark.parametrize(
     "endpoint", ["acs:mns:0:128:queues/jobs", "acs:mns:1:127:queues/jobs", "acs:mns:mns:111122223333:queues/jobs"]
 )
-def test_a_queue_of_another_account_is_refused_whatever_the_address_is(server: RunningServer, endpoint: str) -> None:
+def test_endpoint_of_another_account_is_denied(server: RunningServer, endpoint: str) -> None:
     smq_request(server, "PUT", "/queues/jobs")
     smq_request(server, "PUT", "/topics/news")
     subscription = element("Subscription", element("Endpoint", endpoint))
     for host in (urlsplit(server.endpoint).netloc, "111122223333.x.mns.example.com"):
-        refused = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host)
-        assert (refused.status, refused.code) == (403, "AccessDenied")
+        reply = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host)
+        assert (reply.status, reply.code) == (403, "AccessDenied")
 
 
 @pytest.mark.parametrize("endpoint", ["mail:directmail:a@b.example", "mailto:a@b.example", "sms:directsms:anonymous"])
-def test_subscriptions_by_mail_and_sms_get_a_clear_error(server: RunningServer, endpoint: str) -> None:
+def test_mail_and_sms_subscriptions_get_clear_error(server: RunningServer, endpoint: str) -> None:
     smq_request(server, "PUT", "/topics/news")
     subscription = element("Subscription", element("Endpoint", endpoint))
-    refused = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription)
-    assert (refused.status, refused.code) == (400, "EndpointInvalid")
-    assert "Subscriptions by mail and SMS are not supported. Subscribe a queue" in refused.text("Message")
+    reply = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription)
+    assert (reply.status, reply.code) == (400, "EndpointInvalid")
+    assert "Subscriptions by mail and SMS are not supported. Subscribe a queue" in reply.text("Message")

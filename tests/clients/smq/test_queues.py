@@ -28,34 +28,38 @@ DEFAULTS = {
 
 
 def settable(queue: Queue) -> dict[str, object]:
-    told = vars(queue.get_attributes())
-    return {name: told[name] for name in DEFAULTS}
+    attributes = vars(queue.get_attributes())
+    return {name: attributes[name] for name in DEFAULTS}
 
 
 def counts(queue: Queue) -> tuple[int, int, int]:
-    """Return active, inactive and delayed messages, past the accessors that warn of their own end."""
-    told = vars(queue.get_attributes())
-    return told["_active_messages"], told["_inactive_messages"], told["_delay_messages"]
+    """Return the numbers of active, inactive and delayed messages, without the SDK's deprecated accessors."""
+    attributes = vars(queue.get_attributes())
+    return attributes["_active_messages"], attributes["_inactive_messages"], attributes["_delay_messages"]
 
 
-def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
+def raises_smq_error(code: str) -> "pytest.RaisesExc[MNSServerException]":
     return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
-def test_a_queue_is_made_with_the_defaults_of_smq(account: Account, server: RunningServer) -> None:
+def test_new_queue_has_defaults_of_smq(account: Account, server: RunningServer) -> None:
     queue = account.get_queue("jobs")
     assert queue.create(QueueMeta()) == f"{server.endpoint}/queues/jobs"
     assert settable(queue) == DEFAULTS
-    told = queue.get_attributes()
-    assert (told.queue_name, told.create_time, told.last_modify_time) == ("jobs", 1_700_000_000, 1_700_000_000)
+    attributes = queue.get_attributes()
+    assert (attributes.queue_name, attributes.create_time, attributes.last_modify_time) == (
+        "jobs",
+        1_700_000_000,
+        1_700_000_000,
+    )
     assert counts(queue) == (0, 0, 0)
 
 
-def test_a_queue_is_found_when_what_is_said_of_it_is_so(account: Account) -> None:
+def test_existing_queue_is_found_if_given_attributes_match(account: Account) -> None:
     queue = account.get_queue("jobs")
     made = queue.create(QueueMeta(vis_timeout=100, delay_sec=10))
     assert queue.create(QueueMeta()) == queue.create(QueueMeta(vis_timeout=100)) == made
-    with refused("QueueAlreadyExist"):
+    with raises_smq_error("QueueAlreadyExist"):
         queue.create(QueueMeta(vis_timeout=101))
     assert settable(queue) == DEFAULTS | {"visibility_timeout": 100, "delay_seconds": 10}
 
@@ -77,8 +81,8 @@ def test_attributes_are_changed_one_by_one(queue: Queue, server: RunningServer) 
         queue.set_attributes(meta)
         so_far[name] = value
         assert settable(queue) == so_far
-    told = queue.get_attributes()
-    assert (told.create_time, told.last_modify_time) == (1_700_000_000, 1_700_000_005)
+    attributes = queue.get_attributes()
+    assert (attributes.create_time, attributes.last_modify_time) == (1_700_000_000, 1_700_000_005)
 
 
 @pytest.mark.parametrize(
@@ -93,28 +97,28 @@ def test_attributes_are_changed_one_by_one(queue: Queue, server: RunningServer) 
         ("visibility_timeout", 43_201),
     ],
 )
-def test_values_out_of_range_are_refused(queue: Queue, name: str, value: int) -> None:
+def test_values_out_of_range_are_rejected(queue: Queue, name: str, value: int) -> None:
     meta = QueueMeta()
     setattr(meta, name, value)
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.set_attributes(meta)
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         Queue("other", queue.mns_client).create(meta)
     assert settable(queue) == DEFAULTS
 
 
-def test_a_deleted_queue_is_gone_with_its_messages_and_can_be_made_again_at_once(queue: Queue) -> None:
-    """Deleting is how SMQ purges, so there is no pause; deleting what is gone is no error."""
+def test_deleted_queue_loses_messages_and_can_be_created_again_at_once(queue: Queue) -> None:
+    """SMQ has no purge, so it can be created without a pause; deleting a missing queue is no error."""
     queue.send_message(Message("m"))
     queue.delete()
     queue.delete()
-    with refused("QueueNotExist"):
+    with raises_smq_error("QueueNotExist"):
         queue.get_attributes()
     queue.create(QueueMeta())
     assert counts(queue) == (0, 0, 0)
 
 
-def test_queues_are_listed_a_page_at_a_time(account: Account, server: RunningServer) -> None:
+def test_queues_are_listed_by_pages(account: Account, server: RunningServer) -> None:
     for name in ("b2", "a", "b1", "b3"):
         account.get_queue(name).create(QueueMeta())
     urls = {name: f"{server.endpoint}/queues/{name}" for name in ("a", "b1", "b2", "b3")}
@@ -126,13 +130,13 @@ def test_queues_are_listed_a_page_at_a_time(account: Account, server: RunningSer
     assert account.list_queue(prefix="c") == ([], "")
 
 
-def test_a_page_has_at_most_a_thousand_queues(account: Account) -> None:
-    for asked in ({"ret_number": 1_001}, {"marker": "é"}):
-        with refused("InvalidArgument"):
-            account.list_queue(**asked)
+def test_invalid_page_size_and_marker_are_rejected(account: Account) -> None:
+    for arguments in ({"ret_number": 1_001}, {"marker": "é"}):
+        with raises_smq_error("InvalidArgument"):
+            account.list_queue(**arguments)
 
 
-def test_every_operation_names_a_queue_that_is_not_there(account: Account) -> None:
+def test_every_operation_reports_missing_queue(account: Account) -> None:
     queue = account.get_queue("none")
     for operation in (
         queue.get_attributes,
@@ -148,11 +152,11 @@ def test_every_operation_names_a_queue_that_is_not_there(account: Account) -> No
         lambda: queue.batch_delete_message(["r"]),
         lambda: queue.change_message_visibility("r", 1),
     ):
-        with refused("QueueNotExist"):
+        with raises_smq_error("QueueNotExist"):
             operation()
 
 
-def test_an_account_keeps_its_logging_bucket(account: Account) -> None:
+def test_account_keeps_logging_bucket(account: Account) -> None:
     assert account.get_attributes().logging_bucket == ""
     account.set_attributes(AccountMeta("bucket"))
     account.set_attributes(AccountMeta())
@@ -160,24 +164,22 @@ def test_an_account_keeps_its_logging_bucket(account: Account) -> None:
     account.open_service()
 
 
-def test_the_sdk_finds_the_request_id_where_it_looks(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """In its debug mode it looks for the header case-sensitively, after every request."""
+def test_sdk_finds_request_id(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """In debug mode it looks up the header case-sensitively after every request."""
     with account_at(server) as account:
         account.set_debug(True)
         account.get_queue("jobs").create(QueueMeta())
     assert "RequestId: " in capsys.readouterr().out
 
 
-def test_the_program_of_the_page_of_clients_reaches_the_server(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_of_client_docs_reaches_server(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEILMQ_ENDPOINT", server.endpoint)
     account = runpy.run_path(str(HERE.parent / "python" / "smq_connect.py"))["smq"]
     assert account.list_queue() == ([], "")
     account.mns_client.close_connection()
 
 
-# How long a message of SMQ is hidden, from whom, and which handle acts on it: to the millisecond.
+# How long a message of SMQ is hidden, to the millisecond, and which handles are valid.
 
 
 TWELVE_HOURS_S = 43_200
@@ -191,16 +193,16 @@ def other(server: RunningServer) -> Iterator[Queue]:
 
 
 def hidden_until(queue: Queue, server: RunningServer, at_ms: int) -> Message:
-    """Return the message that nobody gets before that instant, and a receive gets at it."""
+    """Check that a message is hidden until ``at_ms``, then receive and return it."""
     server.advance(at_ms - server.clock.now_ms() - 1)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.receive_message_with_str_body()
     server.advance(1)
     return queue.receive_message_with_str_body()
 
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
-def test_a_queue_hides_for_one_second_to_twelve_hours(account: Account, server: RunningServer, timeout_s: int) -> None:
+def test_queue_hides_messages_for_its_timeout(account: Account, server: RunningServer, timeout_s: int) -> None:
     queue = account.get_queue("jobs")
     queue.create(QueueMeta(vis_timeout=timeout_s))
     queue.send_message(Message("m"))
@@ -210,7 +212,7 @@ def test_a_queue_hides_for_one_second_to_twelve_hours(account: Account, server: 
 
 
 @pytest.mark.parametrize("settings", [{"visibility_timeout_s": TWELVE_HOURS_S}, {"visibility_rules": RULES}], ids=list)
-def test_the_twelve_hours_of_a_receive_that_waited_begin_when_it_is_answered(
+def test_timeout_of_long_poll_starts_with_its_reply(
     account: Account, other: Queue, server: RunningServer, settings: dict[str, Any]
 ) -> None:
     server.queue("jobs", **settings)
@@ -223,7 +225,7 @@ def test_the_twelve_hours_of_a_receive_that_waited_begin_when_it_is_answered(
 
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
-def test_a_change_counts_from_its_own_instant(queue: Queue, server: RunningServer, timeout_s: int) -> None:
+def test_new_timeout_starts_with_the_change(queue: Queue, server: RunningServer, timeout_s: int) -> None:
     queue.set_attributes(QueueMeta(vis_timeout=TWELVE_HOURS_S))
     queue.send_message(Message("m"))
     got = queue.receive_message()
@@ -233,11 +235,11 @@ def test_a_change_counts_from_its_own_instant(queue: Queue, server: RunningServe
     assert hidden_until(queue, server, int(changed.next_visible_time)).dequeue_count == 2
 
 
-def test_a_change_by_0_or_43201_is_refused_and_changes_nothing(queue: Queue, server: RunningServer) -> None:
-    """0 comes as far as the server, which releases nothing; the rest the SDK refuses itself."""
+def test_timeouts_of_0_and_43201_are_rejected(queue: Queue, server: RunningServer) -> None:
+    """The SDK sends the 0, which the server rejects; it rejects 43,201 itself."""
     queue.send_message(Message("m"))
     got = queue.receive_message()
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         queue.change_message_visibility(got.receipt_handle, 0)
     with pytest.raises(MNSClientParameterException):
         queue.change_message_visibility(got.receipt_handle, TWELVE_HOURS_S + 1)
@@ -246,37 +248,37 @@ def test_a_change_by_0_or_43201_is_refused_and_changes_nothing(queue: Queue, ser
     hidden_until(queue, server, got.next_visible_time)
 
 
-def test_a_change_issues_a_handle_and_kills_the_one_before(queue: Queue) -> None:
+def test_change_replaces_the_receipt_handle(queue: Queue) -> None:
     queue.send_message(Message("m"))
     old = queue.receive_message().receipt_handle
     new = queue.change_message_visibility(old, 60).receipt_handle
     assert new != old
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(old)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.change_message_visibility(old, 60)
     newer = queue.change_message_visibility(new, 60).receipt_handle
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(new)
     queue.delete_message(newer)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(newer)
 
 
-def test_a_handle_is_dead_at_the_instant_at_which_its_message_is_visible(queue: Queue, server: RunningServer) -> None:
+def test_handle_expires_when_message_becomes_visible(queue: Queue, server: RunningServer) -> None:
     queue.batch_send_message([Message("a"), Message("b")])
     first, second = (each.receipt_handle for each in queue.batch_receive_message(2))
     server.advance(29_999)
     queue.delete_message(first)
     server.advance(1)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.delete_message(second)
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         queue.change_message_visibility(second, 1)
     assert counts(queue) == (1, 0, 0)
 
 
-def test_lenient_handles_are_those_of_the_same_receive() -> None:
+def test_lenient_handles_work_until_the_next_receive() -> None:
     with RunningServer(smq_handles="lenient") as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())
@@ -288,12 +290,12 @@ def test_lenient_handles_are_those_of_the_same_receive() -> None:
         queue.change_message_visibility(second, 10)
         server.advance(seconds=10)
         queue.receive_message()
-        with refused("MessageNotExist"):
+        with raises_smq_error("MessageNotExist"):
             queue.delete_message(second)
         assert counts(queue) == (0, 1, 0)
 
 
-# The SDK's signatures, verified: every operation on queues with the right key, none with another.
+# Signatures of the SDK, on a server that verifies them.
 
 
 @pytest.fixture
@@ -303,7 +305,7 @@ def verifying(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("key", ["AKIDOWNER", "AKIDCAROL", "ASIDBOB"])
-def test_every_operation_is_signed_as_the_server_reads_it(verifying: RunningServer, key: str) -> None:
+def test_server_verifies_signature_of_every_operation(verifying: RunningServer, key: str) -> None:
     with account_at(verifying, key, SECRETS[key], token=TOKEN if key == "ASIDBOB" else "") as account:
         queue = account.get_queue("jobs")
         assert queue.create(QueueMeta()) == f"{verifying.endpoint}/queues/jobs"
@@ -321,7 +323,7 @@ def test_every_operation_is_signed_as_the_server_reads_it(verifying: RunningServ
         queue.delete()
 
 
-def test_a_queue_of_one_protocol_is_the_other_ones_for_the_same_key(verifying: RunningServer) -> None:
+def test_same_key_reaches_same_queue_over_both_protocols(verifying: RunningServer) -> None:
     with account_at(verifying, "AKIDOWNER", SECRETS["AKIDOWNER"]) as account:
         queue = account.get_queue("jobs")
         client(verifying).create_queue(QueueName="jobs")
@@ -340,6 +342,8 @@ def test_a_queue_of_one_protocol_is_the_other_ones_for_the_same_key(verifying: R
         ("ASIDBOB", SECRETS["ASIDBOB"], "another", "InvalidAccessKeyId"),
     ],
 )
-def test_who_cannot_sign_is_refused(verifying: RunningServer, key: str, secret: str, token: str, code: str) -> None:
-    with account_at(verifying, key, secret, token=token) as account, refused(code):
+def test_invalid_signatures_are_rejected(
+    verifying: RunningServer, key: str, secret: str, token: str, code: str
+) -> None:
+    with account_at(verifying, key, secret, token=token) as account, raises_smq_error(code):
         account.list_queue()

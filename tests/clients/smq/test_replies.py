@@ -1,4 +1,4 @@
-"""Replies of SMQ byte for byte: SDKs look for headers case-sensitively, and for elements by their place."""
+"""Replies of SMQ byte for byte: SDKs look up headers case-sensitively, and elements by position."""
 
 import re
 
@@ -28,16 +28,14 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 @pytest.mark.parametrize(
     ("name", "status", "end"), [("new", b"201 Created", END + b"0"), ("q", b"204 No Content", NO_LENGTH)]
 )
-def test_a_queue_that_is_made_or_found_has_a_location(
-    server: RunningServer, name: str, status: bytes, end: bytes
-) -> None:
+def test_created_or_found_queue_has_location(server: RunningServer, name: str, status: bytes, end: bytes) -> None:
     head = smq_request(server, "PUT", f"/queues/{name}").head
     location = b"Location: http://h:1/queues/" + name.encode() + b"\r\n"
     assert re.fullmatch(rb"HTTP/1.1 " + status + rb"\r\n" + DATE + ID + location + end, head)
 
 
-def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: RunningServer) -> None:
-    """On a root with the one namespace that every SDK takes."""
+def test_error_has_four_elements_and_id_of_header(server: RunningServer) -> None:
+    """Its root has the only namespace that every SDK accepts."""
     reply = smq_request(server, "GET", "/queues/none")
     assert re.fullmatch(rb"HTTP/1.1 404 Not Found\r\n" + DATE + TYPE + ID + END + rb"\d+", reply.head)
     identifier = re.search(rb"x-mns-request-id: (\w+)", reply.head)
@@ -49,12 +47,12 @@ def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: Running
     )
 
 
-def test_ids_of_requests_differ(server: RunningServer) -> None:
+def test_request_ids_differ(server: RunningServer) -> None:
     heads = [smq_request(server, "GET", "/queues/q").head for _ in range(3)]
     assert len({re.findall(rb"x-mns-request-id: (\w+)", head)[0] for head in heads}) == 3
 
 
-def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> None:
+def test_bodies_of_message_replies(server: RunningServer) -> None:
     now_ms = server.clock.now_ms()
     sent = smq_request(server, "POST", "/queues/q/messages", message("a&amp;b"))
     identifier, digest = sent.text("MessageId"), "B96E7BDA9C9FEEE3259B177BD456B0A5"
@@ -86,14 +84,14 @@ def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> N
     assert re.fullmatch(rb"HTTP/1.1 204 No Content\r\n" + DATE + ID + NO_LENGTH, deleted.head)
 
 
-def test_a_receipt_handle_needs_no_escaping(server: RunningServer) -> None:
-    """Three SDKs put it into the query string as it is."""
+def test_receipt_handle_needs_no_escaping(server: RunningServer) -> None:
+    """Three SDKs do not escape it in the query string."""
     smq_request(server, "POST", "/queues/q/messages", message("m"))
     handle = smq_request(server, "GET", "/queues/q/messages").text("ReceiptHandle")
     assert re.fullmatch(r"[A-Za-z0-9_.~-]{1,120}", handle)
 
 
-def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningServer) -> None:
+def test_account_attributes_and_open_service(server: RunningServer) -> None:
     shown = smq_request(server, "GET", "/?accountmeta=true")
     assert shown.body == XML + lines(f"<Account {NAMESPACE}><LoggingBucket></LoggingBucket></Account>")
     opened = smq_request(server, "POST", "/commonbuy/openservice")
@@ -103,7 +101,7 @@ def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningSe
     )
 
 
-def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: RunningServer) -> None:
+def test_queue_listing_has_attributes_on_request(server: RunningServer) -> None:
     listed = smq_request(server, "GET", "/queues")
     assert listed.body == XML + lines(
         f"<Queues {NAMESPACE}><Queue><QueueURL>http://h:1/queues/q</QueueURL></Queue></Queues>"
@@ -116,8 +114,8 @@ def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: Runn
     assert detailed.texts("QueueName") == ["q"]
 
 
-def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer) -> None:
-    """Also where its dead-letter policy is set: no SDK knows more, and one fails on what is nested."""
+def test_queue_shows_exactly_twelve_attributes(server: RunningServer) -> None:
+    """It hides the dead-letter policy: no SDK knows more attributes, and one fails on nested elements."""
     extended = element("DeadLetterTargetQueue", "q") + element("MaxReceiveCount", 3)
     made = smq_request(server, "PUT", "/queues/more", f"<Queue>{extended}{element('MaxReceivesPerSecond', 5)}</Queue>")
     assert made.status == 201
@@ -138,7 +136,7 @@ def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer)
     ],
     ids=lambda row: row[1],
 )
-def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, request_: tuple[str, str]) -> None:
+def test_parameter_names_are_case_insensitive(server: RunningServer, request_: tuple[str, str]) -> None:
     smq_request(server, "POST", "/queues/q/messages/", message("m"))
     assert smq_request(server, *request_).texts("MessageBody") == ["m"]
 
@@ -152,14 +150,14 @@ def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, req
     ],
     ids=["byte order mark", "prefix", "comment"],
 )
-def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
+def test_xml_variants_of_sdks_are_accepted(server: RunningServer, body: str) -> None:
     inner = "<Priority> 3 </Priority><MessageBody>m</MessageBody><DelaySeconds>\n0 </DelaySeconds>"
     assert smq_request(server, "POST", "/queues/q/messages", body.format(inner)).status == 201
     assert smq_request(server, "GET", "/queues/q/messages").text("Priority") == "3"
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "code"),
+    ("arguments", "status", "code"),
     [
         (("GET", "/queues/q/messages"), 404, "MessageNotExist"),
         (("GET", "/queues/q/messages?peekonly=true"), 404, "MessageNotExist"),
@@ -222,23 +220,23 @@ def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
     ],
     ids=lambda row: " ".join(row)[-100:] if isinstance(row, tuple) else None,
 )
-def test_what_cannot_be_done_is_answered_with_its_code(
-    server: RunningServer, asked: tuple[str, ...], status: int, code: str
+def test_invalid_requests_have_error_codes(
+    server: RunningServer, arguments: tuple[str, ...], status: int, code: str
 ) -> None:
-    reply = smq_request(server, *asked)
+    reply = smq_request(server, *arguments)
     assert reply.status == status
     if code:
         assert (reply.code, reply.text("HostId")) == (code, "http://h:1")
         assert reply.text("Message")
 
 
-def test_other_methods_are_told_which_there_are(server: RunningServer) -> None:
+def test_other_methods_get_allow_header(server: RunningServer) -> None:
     reply = smq_request(server, "PATCH", "/queues/q")
     assert (reply.status, b"\r\nAllow: DELETE, GET, POST, PUT\r\n" in reply.head) == (405, True)
 
 
 @pytest.mark.parametrize(
-    ("asked", "host", "status", "code"),
+    ("arguments", "host", "status", "code"),
     [
         (("POST", "/queues/q/messages", message("x" * HTTP_BODY_BYTES_MAX)), "h:1", 413, "InvalidArgument"),
         (("GET", "/queues/" + "q" * HTTP_TARGET_BYTES_MAX), "h:1", 414, "InvalidRequestURL"),
@@ -250,11 +248,11 @@ def test_other_methods_are_told_which_there_are(server: RunningServer) -> None:
     ],
     ids=["body", "target", "expectation", "host", "method", "page", "browser"],
 )
-def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
-    server: RunningServer, asked: tuple[str, ...], host: str, status: int, code: str
+def test_early_http_errors_are_errors_of_smq(
+    server: RunningServer, arguments: tuple[str, ...], host: str, status: int, code: str
 ) -> None:
-    """One SDK takes everything for success that is no XML: a message that is too long would be lost without a word."""
-    reply = smq_request(server, *asked, host=host)
+    """One SDK takes any reply that is not XML for success, and would lose a message that is too long silently."""
+    reply = smq_request(server, *arguments, host=host)
     assert (reply.status, reply.code) == (status, code)
     assert reply.text("HostId").replace("&lt;", "<") == f"http://{host}"
     assert reply.text("Message")
@@ -262,7 +260,7 @@ def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("arguments", "text"),
     [
         (
             ("PUT", "/queues/q/messages?ReceiptHandle=x&VisibilityTimeout=0"),
@@ -285,7 +283,5 @@ def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
     ],
     ids=["seconds", "bytes", "priority", "count", "cause", "query"],
 )
-def test_texts_of_errors_are_those_that_people_search_for(
-    server: RunningServer, asked: tuple[str, ...], text: str
-) -> None:
-    assert smq_request(server, *asked).text("Message") == text
+def test_error_messages_match_those_of_smq(server: RunningServer, arguments: tuple[str, ...], text: str) -> None:
+    assert smq_request(server, *arguments).text("Message") == text

@@ -18,7 +18,7 @@ from mns.subscription import Subscription, SubscriptionMeta
 from mns.topic import Base64TopicMessage, DirectMailInfo, Topic, TopicMessage, TopicMeta
 
 from tests.clients.smq.raw import element, message, smq_request
-from tests.clients.smq.test_queues import refused
+from tests.clients.smq.test_queues import raises_smq_error
 from tests.server.keys import OWNER as KEYS_OWNER
 from tests.server.keys import REGION as KEYS_REGION
 from tests.server.keys import SECRETS, written
@@ -63,7 +63,7 @@ def received(queue: Queue) -> Message:
 # Topics.
 
 
-def test_a_topic_is_made_with_the_defaults_of_smq(account: Account, server: RunningServer) -> None:
+def test_new_topic_has_defaults_of_smq(account: Account, server: RunningServer) -> None:
     topic = account.get_topic("news")
     assert topic.create(TopicMeta()) == f"{server.endpoint}/topics/news"
     assert vars(topic.get_attributes()) == {
@@ -77,12 +77,12 @@ def test_a_topic_is_made_with_the_defaults_of_smq(account: Account, server: Runn
     }
 
 
-def test_a_topic_is_found_when_what_is_said_of_it_is_so(account: Account, server: RunningServer) -> None:
+def test_existing_topic_is_found_if_given_attributes_match(account: Account, server: RunningServer) -> None:
     topic = account.get_topic("news")
     url = topic.create(TopicMeta(2_048, True))
     assert topic.create(TopicMeta()) == topic.create(TopicMeta(2_048)) == url
     assert smq_request(server, "PUT", "/topics/news").status == 204
-    with refused("TopicAlreadyExist"):
+    with raises_smq_error("TopicAlreadyExist"):
         topic.create(TopicMeta(2_049))
     assert (
         smq_request(server, "PUT", "/topics/news", "<Topic><LoggingEnabled>false</LoggingEnabled></Topic>").status
@@ -94,9 +94,9 @@ def test_attributes_are_changed_one_by_one(topic: Topic, server: RunningServer) 
     server.advance(seconds=5)
     topic.set_attributes(TopicMeta(1_024))
     topic.set_attributes(TopicMeta(logging_enabled=True))
-    told = topic.get_attributes()
-    assert (told.maximum_message_size, told.logging_enabled) == (1_024, True)
-    assert (told.create_time, told.last_modify_time) == (1_700_000_000, 1_700_000_005)
+    attributes = topic.get_attributes()
+    assert (attributes.maximum_message_size, attributes.logging_enabled) == (1_024, True)
+    assert (attributes.create_time, attributes.last_modify_time) == (1_700_000_000, 1_700_000_005)
 
 
 def test_topics_are_listed_by_pages(account: Account) -> None:
@@ -109,7 +109,7 @@ def test_topics_are_listed_by_pages(account: Account) -> None:
     assert account.list_topic(prefix="c") == ([], "")
 
 
-def test_a_listing_tells_attributes_to_who_asks(topic: Topic, server: RunningServer) -> None:
+def test_topic_listing_has_attributes_on_request(topic: Topic, server: RunningServer) -> None:
     reply = smq_request(server, "GET", "/topics", "", "x-mns-with-meta: true")
     assert (reply.text("TopicName"), reply.text("MessageCount"), reply.text("TopicURL")) == (
         "news",
@@ -118,7 +118,7 @@ def test_a_listing_tells_attributes_to_who_asks(topic: Topic, server: RunningSer
     )
 
 
-def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
+def test_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
     subscribe(topic)
     topic.delete()
     topic.delete()
@@ -131,7 +131,7 @@ def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topi
         topic.get_subscription("s").unsubscribe,
         topic.get_subscription("s").get_attributes,
     ):
-        with refused("TopicNotExist"):
+        with raises_smq_error("TopicNotExist"):
             call()
     topic.create(TopicMeta())
     assert topic.list_subscription() == ([], "")
@@ -140,7 +140,7 @@ def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topi
 # Subscriptions.
 
 
-def test_a_subscription_has_its_attributes(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_new_subscription_has_attributes(topic: Topic, queue: Queue, server: RunningServer) -> None:
     made = topic.get_subscription("s")
     assert made.subscribe(SubscriptionMeta(endpoint())) == f"{server.endpoint}/topics/news/subscriptions/s"
     assert vars(made.get_attributes()) == {
@@ -157,25 +157,27 @@ def test_a_subscription_has_its_attributes(topic: Topic, queue: Queue, server: R
     assert smq_request(server, "GET", "/topics/news/subscriptions/s").text("Subscriber") == OWNER
 
 
-def test_the_same_subscription_is_found_and_another_is_not(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_identical_subscription_is_found_and_different_one_rejected(
+    topic: Topic, queue: Queue, server: RunningServer
+) -> None:
     meta = {"filter_tag": "red", "notify_content_format": "JSON", "notify_strategy": "EXPONENTIAL_DECAY_RETRY"}
     made = subscribe(topic, **meta)
     again = made.subscribe(SubscriptionMeta(endpoint(), **meta))
     assert again == f"{server.endpoint}/topics/news/subscriptions/s"
-    told = made.get_attributes()
-    assert {name: getattr(told, name) for name in meta} == meta
-    with refused("SubscriptionAlreadyExist"):
+    attributes = made.get_attributes()
+    assert {name: getattr(attributes, name) for name in meta} == meta
+    with raises_smq_error("SubscriptionAlreadyExist"):
         subscribe(topic)
 
 
-def test_only_the_strategy_can_be_changed(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_only_notify_strategy_can_be_changed(topic: Topic, queue: Queue, server: RunningServer) -> None:
     made = subscribe(topic)
     server.advance(seconds=5)
     made.set_attributes(SubscriptionMeta(notify_strategy="EXPONENTIAL_DECAY_RETRY"))
     made.set_attributes(SubscriptionMeta())
-    told = made.get_attributes()
-    assert (told.notify_strategy, told.last_modify_time) == ("EXPONENTIAL_DECAY_RETRY", 1_700_000_005)
-    with refused("SubscriptionNotExist"):
+    attributes = made.get_attributes()
+    assert (attributes.notify_strategy, attributes.last_modify_time) == ("EXPONENTIAL_DECAY_RETRY", 1_700_000_005)
+    with raises_smq_error("SubscriptionNotExist"):
         topic.get_subscription("none").set_attributes(SubscriptionMeta(notify_strategy="BACKOFF_RETRY"))
 
 
@@ -189,11 +191,11 @@ def test_subscriptions_are_listed_by_pages(topic: Topic, queue: Queue) -> None:
     assert len(topic.list_subscription(prefix="a")[0]) == 2
 
 
-def test_a_subscription_ends_as_often_as_anybody_likes(topic: Topic, queue: Queue) -> None:
+def test_unsubscribing_is_idempotent(topic: Topic, queue: Queue) -> None:
     made = subscribe(topic)
     made.unsubscribe()
     made.unsubscribe()
-    with refused("SubscriptionNotExist"):
+    with raises_smq_error("SubscriptionNotExist"):
         made.get_attributes()
 
 
@@ -209,8 +211,8 @@ def test_a_subscription_ends_as_often_as_anybody_likes(topic: Topic, queue: Queu
         ("ftp://hook.example/", "EndpointInvalid"),
     ],
 )
-def test_endpoints_that_cannot_be(topic: Topic, queue: Queue, at: str, code: str) -> None:
-    with refused(code):
+def test_invalid_endpoints_are_rejected(topic: Topic, queue: Queue, at: str, code: str) -> None:
+    with raises_smq_error(code):
         subscribe(topic, at=at)
 
 
@@ -224,7 +226,7 @@ def as_xml(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "read"), [("XML", as_xml), ("JSON", json.loads)])
-def test_a_queue_gets_a_document(
+def test_subscribed_queue_receives_document(
     topic: Topic, plain: Queue, server: RunningServer, name: str, read: Callable[[str], Any]
 ) -> None:
     subscribe(topic, notify_content_format=name)
@@ -247,13 +249,13 @@ def test_a_queue_gets_a_document(
     }
 
 
-def test_a_queue_gets_the_body_alone(topic: Topic, plain: Queue) -> None:
+def test_simplified_format_is_body_alone(topic: Topic, plain: Queue) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     topic.publish_message(TopicMessage("just this"))
     assert received(plain).message_body == "just this"
 
 
-def test_base64_is_the_business_of_clients(topic: Topic, queue: Queue) -> None:
+def test_base64_is_left_to_clients(topic: Topic, queue: Queue) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     sent = topic.publish_message(Base64TopicMessage("köln"))
     assert sent.message_body_md5 == md5(base64.b64encode("köln".encode())).hexdigest().upper()
@@ -261,16 +263,16 @@ def test_base64_is_the_business_of_clients(topic: Topic, queue: Queue) -> None:
     assert got.message_body == "köln"
 
 
-def test_tags_are_filtered_by_equality(account: Account, topic: Topic, plain: Queue) -> None:
+def test_filter_tag_matches_by_equality(account: Account, topic: Topic, plain: Queue) -> None:
     subscribe(topic, "red", filter_tag="red", notify_content_format="SIMPLIFIED")
     for tag in ("red", "blue", "", "RED", "re"):
         topic.publish_message(TopicMessage(f"<{tag}>", tag))
     assert received(plain).message_body == "<red>"
-    with refused("MessageNotExist"):
+    with raises_smq_error("MessageNotExist"):
         plain.receive_message()
 
 
-def test_properties_and_groups_come_along(account: Account, topic: Topic) -> None:
+def test_properties_and_group_id_are_forwarded(account: Account, topic: Topic) -> None:
     fifo = account.get_queue("jobs.fifo")
     fifo.create(QueueMeta())
     fifo.set_encoding(False)
@@ -284,24 +286,24 @@ def test_properties_and_groups_come_along(account: Account, topic: Topic) -> Non
     assert got[0].get_user_properties()["kind"].get_string_value_by_type() == "x"
 
 
-def test_what_is_for_mail_alone_is_passed_over(topic: Topic, plain: Queue) -> None:
+def test_mail_attributes_are_ignored(topic: Topic, plain: Queue) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     mail = DirectMailInfo("account", "subject", 0, 0, 0)
     topic.publish_message(TopicMessage("a", direct_mail=mail))
     assert received(plain).message_body == "a"
 
 
-def test_a_message_may_be_as_large_as_topic_and_queue_say(topic: Topic, plain: Queue) -> None:
-    """The document around it does not count."""
+def test_message_size_is_limited_by_topic(topic: Topic, plain: Queue) -> None:
+    """The document around the message does not count."""
     subscribe(topic)
     topic.publish_message(TopicMessage("&" * SIZE))
     assert as_xml(received(plain).message_body)["Message"] == "&" * SIZE
     topic.set_attributes(TopicMeta(1_024))
-    with refused("InvalidArgument"):
+    with raises_smq_error("InvalidArgument"):
         topic.publish_message(TopicMessage("x" * 1_025))
 
 
-def test_a_queue_that_sqs_reads_gets_the_same(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_notification_is_received_over_sqs(topic: Topic, queue: Queue, server: RunningServer) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     published = topic.publish_message(TopicMessage("hello"))
     with HttpQueueClient(server.endpoint) as sqs:
@@ -309,8 +311,8 @@ def test_a_queue_that_sqs_reads_gets_the_same(topic: Topic, queue: Queue, server
     assert (got.body, got.id.replace("-", "").upper()) == ("hello", published.message_id)
 
 
-def test_the_owner_of_topics_is_the_account_that_signs(tmp_path: Path) -> None:
-    """Others have topics of their own, and no queue of his can be named by them."""
+def test_topics_belong_to_the_signing_account(tmp_path: Path) -> None:
+    """Other accounts have their own topics, and cannot subscribe this account's queues."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=KEYS_REGION) as server:
         first, second = (
             Account(server.endpoint, key, SECRETS[key], logger=logging.getLogger("mns"))
@@ -320,21 +322,21 @@ def test_the_owner_of_topics_is_the_account_that_signs(tmp_path: Path) -> None:
             account.get_topic("news").create(TopicMeta())
             account.get_queue("jobs").create(QueueMeta())
         subscribe(first.get_topic("news"), at=endpoint(account=KEYS_OWNER), notify_content_format="SIMPLIFIED")
-        with refused("AccessDenied"):
+        with raises_smq_error("AccessDenied"):
             subscribe(second.get_topic("news"), at=endpoint(account=KEYS_OWNER))
         second.get_topic("news").publish_message(TopicMessage("not yours"))
         first.get_topic("news").publish_message(TopicMessage("yours"))
         plain = first.get_queue("jobs")
         plain.set_encoding(False)
         assert received(plain).message_body == "yours"
-        with refused("MessageNotExist"):
+        with raises_smq_error("MessageNotExist"):
             plain.receive_message()
         assert first.get_topic("news").get_subscription("s").get_attributes().topic_owner == KEYS_OWNER
         for account in (first, second):
             account.mns_client.close_connection()
 
 
-# What cannot be asked.
+# Invalid requests.
 
 
 def subscription(**more: str) -> str:
@@ -346,7 +348,7 @@ def sized(size: int) -> str:
 
 
 SUBSCRIBED = "/topics/news/subscriptions"
-WRONG = [
+INVALID = [
     ("PUT", "/topics/-a", "", "TopicNameInvalid"),
     ("PUT", "/topics/a_b", "", "TopicNameInvalid"),
     ("PUT", "/topics/a.fifo", "", "TopicNameInvalid"),
@@ -369,7 +371,7 @@ WRONG = [
 
 
 @pytest.mark.usefixtures("topic", "queue")
-def test_what_cannot_be_asked_of_topics_is_answered_with_its_code(server: RunningServer) -> None:
-    answers = [smq_request(server, method, path, body).code for method, path, body, _ in WRONG]
-    assert answers == [code for *_, code in WRONG]
+def test_invalid_topic_requests_have_error_codes(server: RunningServer) -> None:
+    codes = [smq_request(server, method, path, body).code for method, path, body, _ in INVALID]
+    assert codes == [code for *_, code in INVALID]
     assert smq_request(server, "PUT", f"/topics/9{'x' * 254}").status == 201
