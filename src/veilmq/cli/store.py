@@ -191,11 +191,11 @@ REMEDIES = {
     "the database file is sound": "Stop the server and restore the folder from the latest backup (`veilmq backup`); "
     "check the disk and the memory of the machine.",
     "there is a schema": "Run `veilmq migrate`, or start a server on the database.",
-    "the schema has all that this version needs": "Run `veilmq migrate`, or start a server of this version.",
-    "the server is of a version that is supported": "Upgrade PostgreSQL to version 15 or newer.",
+    "the schema is complete for this version": "Run `veilmq migrate`, or start a server of this version.",
+    "the version of the server is supported": "Upgrade PostgreSQL to version 15 or newer.",
     "the server is the primary": "Name the primary with --store, or add target_session_attrs=read-write to the URL.",
     "autovacuum is on": f"Run ALTER SYSTEM SET autovacuum = on, {_SETTINGS}",
-    "what is acknowledged is durable": f"Change the settings named above, {_SETTINGS} Or accept the risk with "
+    "acknowledged commits are durable": f"Change the settings named above, {_SETTINGS} Or accept the risk with "
     "--durability standard.",
     UNREACHED: "Start the database or make it reachable; if its address has changed, run `veilmq database "
     "add` with the new URL.",

@@ -18,7 +18,7 @@ from veilmq.store.postgres.schema import all_scripts
 from veilmq.testing import RunningServer, SystemClock
 
 SECRET = "s3cret"
-FSYNC = "what is acknowledged is durable"  # the servers of the tests do not wait for their disks
+FSYNC = "acknowledged commits are durable"  # the servers of the tests do not wait for their disks
 NOWHERE = f"postgresql://u:{SECRET}@127.0.0.1:1/x"
 UNREACHED = "postgresql://u:***@127.0.0.1:1/x cannot be used"
 LOST = "INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body) VALUES (99, 1, 1, 1, 8, '', '')"

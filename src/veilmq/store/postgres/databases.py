@@ -99,7 +99,9 @@ async def join(connection: Any, home: Identity, place: int) -> None:
     async with connection.transaction():
         for _ in range(2):  # the second check follows the write, so no other node can interfere
             if not await require_place(connection, store=home.store, place=place) and place == 0:
-                raise PlaceRefused("it knows no store, and is named as the home of one: correct its URL or restore it.")
+                raise PlaceRefused(
+                    "it belongs to no store, but is named as the home of one: correct its URL or restore it."
+                )
             await _complete_identity(connection, home._replace(place=place))
         for name in ("receipt_key", "token_key"):
             await connection.execute(SQL["put_setting"], name, getattr(home, name))
@@ -401,5 +403,5 @@ async def _misplaced(connections: Mapping[int, Any], urls: Mapping[int, str]) ->
             continue
         if misplaced:
             first = min(misplaced)
-            faults.append(f"{name} has {len(misplaced)} that the home looks for elsewhere, the first is {first}")
+            faults.append(f"{name} has queues ({len(misplaced)}) that the home locates elsewhere, the first is {first}")
     return faults

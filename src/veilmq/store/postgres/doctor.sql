@@ -4,7 +4,7 @@
 SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg
 WHERE qp > 0 AND NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
 
--- name: every message has a priority that receives look for
+-- name: every message has a priority of its partition
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg JOIN mq.part USING (qp) WHERE NOT priority = ANY(priorities)
 
 -- name: every message of a FIFO queue has its group
@@ -15,7 +15,7 @@ WHERE NOT EXISTS (SELECT FROM mq.fifo_group AS its WHERE its.qp = msg.qp AND its
 SELECT count(*), min(qp || '/' || group_id) FROM mq.fifo_group AS its
 WHERE NOT EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
 
--- name: every group whose messages are all visible can give one
+-- name: every FIFO group with only visible messages is eligible
 SELECT count(*), min(qp || '/' || group_id) FROM (
     SELECT its.qp, its.group_id FROM mq.fifo_group AS its
     JOIN mq.fifo_msg AS msg ON its.qp = msg.qp AND its.group_id = msg.group_id
@@ -24,18 +24,18 @@ SELECT count(*), min(qp || '/' || group_id) FROM (
     HAVING max(mq.due(msg.visible_at, msg.sent_at, msg.receive_count, part.delay)) <= mq.now_ms()
 ) AS closed
 
--- name: no message is visible before the turn of its group
+-- name: no message of a fair queue is visible before the turn of its group
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg
 WHERE group_key IS NOT NULL AND NOT EXISTS (
     SELECT FROM mq.fair_turn AS turn WHERE turn.qp = msg.qp AND turn.group_key = msg.group_key
         AND turn.priority = msg.priority AND turn.at <= msg.visible_at
 )
 
--- name: every queue has a partition that is in use
+-- name: every queue has an active partition
 SELECT count(*), min(name) FROM mq.queue
 WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired)
 
--- name: every claimed message is hidden, and of a claim that is not over
+-- name: every claimed message is hidden, and its claim is not finished
 SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg JOIN mq.part USING (qp)
 WHERE NOT retired AND (claim IS NOT NULL OR visible_at >= 1::bigint << 61) AND (visible_at < 1::bigint << 61 OR NOT EXISTS (
     SELECT FROM mq.claim WHERE claim_id = msg.claim AND part = msg.qp AND (is_ending OR state IN ('binding', 'open'))

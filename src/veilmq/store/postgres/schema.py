@@ -229,16 +229,16 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
     known, remedy = all_scripts()[-1].number, "run `veilmq migrate`, or start a server"
     missing = f"it has {found}, this version needs {known}: {remedy}"
     server_checks = {
-        "the server is of a version that is supported": ""
+        "the version of the server is supported": ""
         if version >= _VERSION_MIN
         else "its version is older than 15, which is not supported",
         "the server is the primary": "it is a standby" if standby else "",
         "autovacuum is on": "" if autovacuum else autovacuum_off,
-        "what is acknowledged is durable": "; ".join(commits.warnings),
+        "acknowledged commits are durable": "; ".join(commits.warnings),
     }
     if not found:
         return Report(findings(server_checks | {"there is a schema": remedy}), {})
-    schema_checks = {"the schema has all that this version needs": missing if pending else ""}
+    schema_checks = {"the schema is complete for this version": missing if pending else ""}
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         row_checks = await invariants(connection)
         facts = dict(await connection.fetchrow(SQL["facts"]))

@@ -493,9 +493,9 @@ def test_slow_count_is_reused(
 
 @KINDS
 @pytest.mark.parametrize(("damage", "check"), [
-    ("DELETE FROM mq.claim", "every claimed message is hidden, and of a claim that is not over"),
-    ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and of a claim that is not over"),
-    ("UPDATE mq.{table} SET claim = NULL", "every claimed message is hidden, and of a claim that is not over"),
+    ("DELETE FROM mq.claim", "every claimed message is hidden, and its claim is not finished"),
+    ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and its claim is not finished"),
+    ("UPDATE mq.{table} SET claim = NULL", "every claimed message is hidden, and its claim is not finished"),
     ("UPDATE mq.claim SET messages = messages + 1", "every open claim has a source, and all of its messages"),
     ("DELETE FROM mq.source", "every open claim has a source, and all of its messages"),
 ])  # fmt: skip

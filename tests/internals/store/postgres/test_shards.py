@@ -450,7 +450,7 @@ def test_misplaced_queue_is_reported(three: ShardsHost, change: str) -> None:
     do_at(three, 0, change)
     (said,) = faults(three).items()
     assert said[0] == PLACES
-    assert said[1].endswith(f"has 1 that the home looks for elsewhere, the first is {B}")
+    assert said[1].endswith(f"has queues (1) that the home locates elsewhere, the first is {B}")
     do_at(three, 0, REPAIR)
     assert faults(three) == {}
 
@@ -459,7 +459,7 @@ def test_check_reads_all_pages(three: ShardsHost, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(databases, "_PAGE", 1)
     assert faults(three) == {}
     do_at(three, 0, "UPDATE mq.shard_of SET place = 1")
-    assert faults(three)[PLACES].endswith(f"has 2 that the home looks for elsewhere, the first is {A}")
+    assert faults(three)[PLACES].endswith(f"has queues (2) that the home locates elsewhere, the first is {A}")
 
 
 def test_queue_recreated_during_the_check_is_no_fault(three: ShardsHost) -> None:
