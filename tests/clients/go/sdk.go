@@ -1,4 +1,4 @@
-// The AWS SDK for Go v2 as a client. See ../test_other_programs.py.
+// The actions of SQS with the AWS SDK for Go v2. See ../test_other_programs.py.
 package main
 
 import (
@@ -46,7 +46,7 @@ func say(report map[string]any) {
 
 var answers = bufio.NewReader(os.Stdin)
 
-// Asks the test to do what only it can, and waits until it is done.
+// Asks the test for something that only it can do, and waits until it is done.
 func ask(question string, details map[string]any) {
 	report := map[string]any{"ask": question, "id": 0}
 	maps.Copy(report, details)

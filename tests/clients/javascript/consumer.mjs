@@ -1,4 +1,4 @@
-// A consumer of the npm package sqs-consumer, its options as JSON in the first argument. See ../test_sqs_consumer.py.
+// A consumer of the npm package sqs-consumer, with its options as JSON in the first argument. See ../test_programs.py.
 
 import { Consumer } from "sqs-consumer";
 
@@ -7,8 +7,8 @@ import { ask, done, say } from "./conversation.mjs";
 
 const { queueUrl, ...options } = JSON.parse(process.argv[2]);
 
-// The test decides over each message: "done", or what to throw, or how many of a batch to acknowledge.
-async function decided(messages) {
+// The test decides about each message: an error to throw, or how many messages of the batch to acknowledge.
+async function handleMessages(messages) {
   const answer = await ask("handle", {
     bodies: messages.map(({ Body }) => Body),
     receives: messages.map(({ Attributes }) => Number(Attributes.ApproximateReceiveCount)),
@@ -19,8 +19,8 @@ async function decided(messages) {
 
 const handler =
   options.batchSize > 1
-    ? { handleMessageBatch: decided }
-    : { handleMessage: async (message) => (await decided([message]))[0] };
+    ? { handleMessageBatch: handleMessages }
+    : { handleMessage: async (message) => (await handleMessages([message]))[0] };
 
 const consumer = Consumer.create({
   queueUrl,
@@ -35,7 +35,7 @@ for (const event of ["started", "stopped"]) consumer.on(event, () => say({ event
 for (const event of ["processing_error", "error"]) consumer.on(event, ({ message }) => say({ event, message }));
 consumer.on("message_processed", ({ Body }) => say({ event: "message_processed", body: Body }));
 
-// The first heartbeat goes out when the test says so.
+// Sends the first heartbeat when the test answers.
 let beats = 0;
 sqs.middlewareStack.add(
   (next, { commandName }) => async (args) => {

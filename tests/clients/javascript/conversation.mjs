@@ -1,4 +1,4 @@
-// Talks with the test that runs the program: JSON objects out, one per line, and answers in. See ../program.py.
+// The program's side of the conversation with the test: reports and questions. See ../program.py.
 
 import { createInterface } from "node:readline";
 
@@ -14,7 +14,7 @@ export function say(report) {
   process.stdout.write(JSON.stringify(report) + "\n");
 }
 
-// Asks the test for something that only it can know or do; several questions may be open at once.
+// Asks the test for something that only it can do; several questions may be open at once.
 let questions = 0;
 
 export function ask(question, details = {}) {
@@ -24,7 +24,7 @@ export function ask(question, details = {}) {
   return answered;
 }
 
-// Standard input keeps a program alive; call this when it has nothing more to ask.
+// Standard input keeps the program alive; call this after the last question.
 export function done() {
   process.stdin.destroy();
 }

@@ -1,4 +1,4 @@
-// The AWS SDK for JavaScript v3 does the whole job: every action, one step per subject. See ../test_programs.py.
+// Every action of SQS with the AWS SDK for JavaScript v3, one step per subject. See ../test_programs.py.
 
 import assert from "node:assert/strict";
 
@@ -191,7 +191,7 @@ const steps = {
     }
   },
 
-  // Three messages go back at one a second; the task is cancelled on the way.
+  // Three messages are moved at one a second; the task is cancelled before it ends.
   async moveTasks() {
     const dead = await queue("dead-2");
     const SourceArn = await attribute(dead, "QueueArn");

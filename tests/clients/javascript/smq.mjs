@@ -1,5 +1,4 @@
-// The SDK of SMQ for JavaScript does the whole job: every operation on queues, one step per subject.
-// See ../test_smq_javascript.py.
+// Every operation on queues with the SDK of SMQ for JavaScript, one step per subject. See ../test_programs.py.
 
 import assert from "node:assert/strict";
 
@@ -38,7 +37,7 @@ const steps = {
     assert.deepEqual(urls(await mns.listQueue("", 2, "page-")), expected.slice(0, 2));
     assert.deepEqual((await mns.listQueue("", 2, "none-")).body, undefined);
 
-    // The SDK does not show where the next page begins, but its client does.
+    // The SDK does not return the marker of the next page, but its client does.
     const paged = [];
     for (let marker = ""; marker !== undefined; ) {
       const headers = { "x-mns-prefix": "page-", "x-mns-ret-number": 2, "x-mns-marker": marker };
@@ -132,7 +131,7 @@ const steps = {
     const all = await mns.batchDeleteMessage(name, receipts.slice(0, 8));
     assert.deepEqual([all.code, all.body], [204, undefined]);
 
-    // Those that can be deleted are; of the others there is one entry each.
+    // The valid ones are deleted; the reply has an entry for each of the others.
     const some = await mns.batchDeleteMessage(name, ["nonsense", ...receipts.slice(7)]);
     assert.equal(some.code, 404);
     assert.deepEqual(some.body, [

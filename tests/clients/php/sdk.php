@@ -1,5 +1,5 @@
 <?php
-// AsyncAws SQS 1.7.0, as Debian 12 has it, as a client; region and keys come from the environment. See ../test_other_programs.py.
+// The actions of SQS with AsyncAws SQS 1.7.0 of Debian 12; region and keys come from the environment. See ../test_other_programs.py.
 
 require '/usr/share/php/AsyncAws/Sqs/autoload.php';
 
@@ -102,7 +102,7 @@ $steps = [
     'long_poll' => function () use ($sqs) {
         $url = queue('php-poll');
         $poll = $sqs->receiveMessage(['QueueUrl' => $url, 'WaitTimeSeconds' => 20]);
-        $poll->resolve(1.0); // the request leaves while something waits for it
+        $poll->resolve(1.0); // AsyncAws sends a request only while the program waits for a reply
         ask('parked');
         $sqs->sendMessage(['QueueUrl' => $url, 'MessageBody' => 'woken'])->resolve();
         check('woken' === $poll->getMessages()[0]->getBody(), $url);

@@ -15,7 +15,7 @@ import software.amazon.awssdk.services.sqs.model.QueueDoesNotExistException;
 import software.amazon.awssdk.services.sqs.model.ReceiptHandleIsInvalidException;
 import software.amazon.awssdk.services.sqs.model.SendMessageBatchRequestEntry;
 
-/** The AWS SDK for Java 2 as a client; region and keys come from the environment. */
+/** The actions of SQS with the AWS SDK for Java 2; region and keys come from the environment. */
 final class Sdk {
     private static final SqsClient SQS =
             SqsClient.builder().endpointOverride(URI.create(System.getenv("VEILMQ_ENDPOINT"))).build();

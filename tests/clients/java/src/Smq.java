@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.concurrent.FutureTask;
 import java.util.stream.Stream;
 
-/** Alibaba Cloud's SDK of SMQ for Java. */
+/** Operations of SMQ with Alibaba Cloud's SDK for Java. */
 final class Smq {
     public static void main(String[] words) throws Exception {
         MNSClient client = new CloudAccount(

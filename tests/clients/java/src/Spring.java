@@ -9,7 +9,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import software.amazon.awssdk.services.sqs.SqsAsyncClient;
 import software.amazon.awssdk.services.sqs.model.QueueAttributeName;
 
-/** Spring Cloud AWS: a template sends and receives, a container listens, and what its listener throws comes again. */
+/** Spring Cloud AWS: a template sends and receives; a listener receives a message again after an exception. */
 final class Spring {
     public static void main(String[] words) throws Exception {
         SqsAsyncClient sqs =
@@ -48,6 +48,6 @@ final class Spring {
             Test.ask("advance", 30_000);
             Test.check("again".equals(handled.poll(20, TimeUnit.SECONDS)), handled);
         });
-        System.exit(0); // the container goes on to poll, and a server whose clock stands still does not answer
+        System.exit(0); // the container still polls, and the server's clock does not advance, so the poll would never end
     }
 }

@@ -2,7 +2,7 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 
-/** What a program says to the test that runs it, and asks of it. See ../../program.py. */
+/** The program's side of the conversation with the test: reports and questions. See ../../program.py. */
 final class Test {
     private static final BufferedReader ANSWERS = new BufferedReader(new InputStreamReader(System.in));
 

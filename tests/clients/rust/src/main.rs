@@ -1,4 +1,4 @@
-//! The AWS SDK for Rust as a client. See ../../test_other_programs.py.
+//! The actions of SQS with the AWS SDK for Rust. See ../../test_other_programs.py.
 
 use std::collections::HashMap;
 use std::env;
