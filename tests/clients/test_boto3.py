@@ -1,4 +1,4 @@
-"""A stock boto3 client, beyond the steps of python/sdk.py: handles, filters, FIFO queues, pages, visibility rules."""
+"""boto3, in addition to python/sdk.py: receipt handles, attribute filters, FIFO queues, pages and visibility rules."""
 
 import base64
 import json
@@ -24,17 +24,16 @@ def _bodies(reply: Any) -> list[str]:
     return [message["Body"] for message in reply.get("Messages", [])]
 
 
-def test_base64_handle_of_older_version_still_works(sqs: Any, url: str, server: RunningServer) -> None:
-    """Handles are hex digits; older versions issued the same bytes in base64url."""
+def test_a_receipt_handle_of_an_older_version_is_valid(sqs: Any, url: str, server: RunningServer) -> None:
+    """Older versions encoded the same bytes in base64url instead of hex."""
     sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": str(n), "MessageBody": str(n)} for n in range(4)])
     received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=4, VisibilityTimeout=30)["Messages"]
     old = [base64.urlsafe_b64encode(bytes.fromhex(message["ReceiptHandle"])).decode() for message in received]
     assert not any("=" in handle for handle in old)
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=old[0], VisibilityTimeout=600)
     server.advance(29_000)
-    assert sqs.delete_message_batch(
-        QueueUrl=url, Entries=[{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(old[1:3])]
-    ).keys() >= {"Successful"}
+    entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(old[1:3])]
+    assert len(sqs.delete_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 2
     assert smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={old[3]}").status == 204
     server.advance(1_000)
     assert _counts(sqs, url) == (0, 1, 0)
@@ -44,8 +43,8 @@ def test_base64_handle_of_older_version_still_works(sqs: Any, url: str, server: 
         sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
 
 
-def test_name_with_nul_finds_nothing(sqs: Any, url: str, server: RunningServer) -> None:
-    """PostgreSQL cannot store text that contains NUL."""
+def test_a_name_with_a_nul_finds_no_queue(sqs: Any, url: str, server: RunningServer) -> None:
+    """PostgreSQL does not allow NUL in a text."""
     for name, owner in (("jobs\0", "0" * 12), ("jobs", "\0")):
         with pytest.raises(sqs.exceptions.QueueDoesNotExist):
             sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=owner)
@@ -63,7 +62,7 @@ def test_message_attributes_are_filtered(sqs: Any, url: str) -> None:
     assert set(message["MessageAttributes"]) == {"trace.id", "trace.span"}
 
 
-def test_largest_body_and_unusual_characters(sqs: Any, url: str) -> None:
+def test_a_body_may_have_one_mebibyte_and_every_legal_character(sqs: Any, url: str) -> None:
     body = "x" * 1_048_576
     sqs.send_message(QueueUrl=url, MessageBody=body)
     assert _bodies(sqs.receive_message(QueueUrl=url)) == [body]
@@ -72,10 +71,7 @@ def test_largest_body_and_unusual_characters(sqs: Any, url: str) -> None:
     assert _bodies(sqs.receive_message(QueueUrl=url)) == [odd]
 
 
-# FIFO queues, and message groups.
-
-
-def test_fifo_entry_with_delay_fails_alone(sqs: Any) -> None:
+def test_a_delayed_entry_of_a_fifo_batch_fails_alone(sqs: Any) -> None:
     url = sqs.create_queue(QueueName="strict.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     whole = {"MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     for lacking in ("MessageGroupId", "MessageDeduplicationId"):
@@ -92,7 +88,7 @@ def test_fifo_entry_with_delay_fails_alone(sqs: Any) -> None:
     assert {each["Id"]: each["Code"] for each in reply["Failed"]} == {"delay": "InvalidParameterValue"}
 
 
-def test_standard_queue_keeps_group_id(sqs: Any, url: str) -> None:
+def test_a_standard_queue_accepts_message_groups(sqs: Any, url: str) -> None:
     sent = sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="tenant")
     assert "SequenceNumber" not in sent
     (message,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
@@ -102,11 +98,7 @@ def test_standard_queue_keeps_group_id(sqs: Any, url: str) -> None:
         sqs.send_message(QueueUrl=url, MessageBody="m", MessageDeduplicationId="d")
 
 
-# Pages of listings.
-
-
-def test_next_token_survives_restart_and_is_bound_to_its_listing(tmp_path: Path) -> None:
-    """It is signed with a key of the store, and covers the arguments of the listing."""
+def test_a_next_token_is_valid_after_a_restart_for_the_same_listing_only(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path / "data") as server:
         sqs = boto.client(server.endpoint)
         for name in ("a1", "a2", "a3"):
@@ -122,7 +114,7 @@ def test_next_token_survives_restart_and_is_bound_to_its_listing(tmp_path: Path)
             sqs.list_queues(QueueNamePrefix="b", MaxResults=2, NextToken=page["NextToken"])
 
 
-def test_dead_letter_sources_are_listed_by_pages(sqs: Any, url: str) -> None:
+def test_the_sources_of_a_dead_letter_queue_are_listed_in_pages(sqs: Any, url: str) -> None:
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":"5"}}'
     sources = [
@@ -132,9 +124,6 @@ def test_dead_letter_sources_are_listed_by_pages(sqs: Any, url: str) -> None:
     assert sqs.list_dead_letter_source_queues(QueueUrl=sources[0])["queueUrls"] == []
     pages = sqs.get_paginator("list_dead_letter_source_queues").paginate(QueueUrl=url, PaginationConfig={"PageSize": 2})
     assert [page["queueUrls"] for page in pages] == [sources[:2], sources[2:]]
-
-
-# Visibility rules.
 
 
 CLASSES = [{"name": "short", "visibility_timeout_s": 5}, {"name": "long", "visibility_timeout_s": 60}]
@@ -154,11 +143,13 @@ def arrivals(sqs: Any, url: str, server: RunningServer, *waits_s: int, **more: i
     for wait_s in (0, *waits_s):
         server.advance(wait_s * 1_000)
         reply = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **more)
-        got.append(" ".join(message["Body"] for message in reply.get("Messages", [])))
+        got.append(" ".join(_bodies(reply)))
     return got
 
 
-def test_visibility_rules_choose_timeout_and_raise_it_on_redelivery(sqs: Any, server: RunningServer) -> None:
+def test_visibility_rules_select_the_timeout_by_type_and_extend_it_when_it_expires(
+    sqs: Any, server: RunningServer
+) -> None:
     url = sqs.create_queue(QueueName="ruled", Attributes={"VeilmqVisibilityRules": RULES})["QueueUrl"]
     send(sqs, url, "mail", "video")
     assert arrivals(sqs, url, server, 4, 1, 54, 1, 4, 1) == ["mail video", "", "mail", "", "video", "", "mail"]
@@ -166,12 +157,12 @@ def test_visibility_rules_choose_timeout_and_raise_it_on_redelivery(sqs: Any, se
     assert arrivals(sqs, url, server, 6, 1, VisibilityTimeout=7) == ["video mail", "", "mail video"]
 
 
-def test_invalid_visibility_rules_are_rejected(sqs: Any, url: str) -> None:
+def test_invalid_visibility_rules_are_refused(sqs: Any, url: str) -> None:
     name = "VeilmqVisibilityRules"
     wrong = json.dumps({"version": 1, "classes": CLASSES[::-1], "default": 0})
-    with pytest.raises(ClientError, match="rising order") as raised:
+    with pytest.raises(ClientError, match="rising order") as refused:
         sqs.set_queue_attributes(QueueUrl=url, Attributes={name: wrong})
-    assert raised.value.response["Error"]["Code"].rpartition(".")[2] == "InvalidAttributeValue"
+    assert refused.value.response["Error"]["Code"].rpartition(".")[2] == "InvalidAttributeValue"
     for text, shown in ((RULES, {name: RULES}), ("", {})):
         sqs.set_queue_attributes(QueueUrl=url, Attributes={name: text})
         assert sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name]).get("Attributes", {}) == shown

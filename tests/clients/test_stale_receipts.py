@@ -1,6 +1,6 @@
-"""`stale_receipts = act`: on standard queues receipts of earlier receives work, as at Amazon (docs/lifecycle.md).
+"""`stale_receipts = act`: receipts of earlier receives are valid on standard queues, as at Amazon (docs/lifecycle.md).
 
-By default they have no effect, which the tests of the life cycle cover.
+The stories of the life cycle test the default, with which they have no effect.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def counts(sqs: Any, url: str) -> Counts:
 
 
 def received_twice(sqs: Any, url: str, messages: int = 1) -> list[tuple[str, str]]:
-    """Send messages and receive each twice; return both receipts of each. The second lease is current."""
+    """Send messages and receive each twice; return the pairs of receipts."""
     pairs = []
     for _ in range(messages):
         sqs.send_message(QueueUrl=url, MessageBody="a")
@@ -51,39 +51,38 @@ def query(url: str, **parameters: str) -> None:
     assert reply.status == 200, reply.data
 
 
-DELETES: dict[str, Act] = {
-    "json": lambda sqs, url, receipt: sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt),
-    "query": lambda _, url, receipt: query(url, Action="DeleteMessage", ReceiptHandle=receipt),
-    "batch": lambda sqs, url, receipt: sqs.delete_message_batch(
-        QueueUrl=url, Entries=[{"Id": "e", "ReceiptHandle": receipt}]
-    ),
-}
-RELEASES: dict[str, Act] = {
-    "json": lambda sqs, url, receipt: sqs.change_message_visibility(
-        QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0
-    ),
-    "query": lambda _, url, receipt: query(
-        url, Action="ChangeMessageVisibility", ReceiptHandle=receipt, VisibilityTimeout="0"
-    ),
-    "batch": lambda sqs, url, receipt: sqs.change_message_visibility_batch(
-        QueueUrl=url, Entries=[{"Id": "e", "ReceiptHandle": receipt, "VisibilityTimeout": 0}]
-    ),
-}
+def delete(sqs: Any, url: str, receipt: str, way: str) -> None:
+    if way == "json":
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
+    elif way == "query":
+        query(url, Action="DeleteMessage", ReceiptHandle=receipt)
+    else:
+        sqs.delete_message_batch(QueueUrl=url, Entries=[{"Id": "e", "ReceiptHandle": receipt}])
 
 
-@pytest.mark.parametrize("way", DELETES)
-def test_earlier_receipt_deletes_and_releases_message(sqs: Any, url: str, way: str) -> None:
+def release(sqs: Any, url: str, receipt: str, way: str) -> None:
+    change = {"ReceiptHandle": receipt, "VisibilityTimeout": 0}
+    if way == "json":
+        sqs.change_message_visibility(QueueUrl=url, **change)
+    elif way == "query":
+        query(url, Action="ChangeMessageVisibility", ReceiptHandle=receipt, VisibilityTimeout="0")
+    else:
+        sqs.change_message_visibility_batch(QueueUrl=url, Entries=[{"Id": "e", **change}])
+
+
+@pytest.mark.parametrize("way", ["json", "query", "batch"])
+def test_an_earlier_receipt_deletes_and_releases_a_message(sqs: Any, url: str, way: str) -> None:
     (first, second), (other, _) = received_twice(sqs, url, 2)
-    DELETES[way](sqs, url, first)
+    delete(sqs, url, first, way)
     assert counts(sqs, url) == (0, 1)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second)
     with pytest.raises(sqs.exceptions.ClientError, match="does not exist or is not available"):
         sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=second, VisibilityTimeout=5)
-    RELEASES[way](sqs, url, other)
+    release(sqs, url, other, way)
     assert counts(sqs, url) == (1, 0)
 
 
-def test_batch_accepts_earlier_and_current_receipts(sqs: Any, url: str) -> None:
+def test_a_batch_may_have_earlier_and_current_receipts(sqs: Any, url: str) -> None:
     (a1, _), (_, b2), (c1, c2), _ = received_twice(sqs, url, 4)
     entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate((a1, b2, c1, c2, "x"))]
     reply = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
@@ -92,7 +91,7 @@ def test_batch_accepts_earlier_and_current_receipts(sqs: Any, url: str) -> None:
     assert counts(sqs, url) == (0, 1)
 
 
-def test_delete_by_earlier_receipt_frees_in_flight_place(sqs: Any) -> None:
+def test_a_delete_by_an_earlier_receipt_lowers_the_in_flight_count(sqs: Any) -> None:
     url = sqs.create_queue(QueueName="narrow", Attributes={"VeilmqInFlightMax": "1"})["QueueUrl"]
     ((first, _),) = received_twice(sqs, url)
     sqs.send_message(QueueUrl=url, MessageBody="next")
@@ -102,22 +101,20 @@ def test_delete_by_earlier_receipt_frees_in_flight_place(sqs: Any) -> None:
     assert [each["Body"] for each in sqs.receive_message(QueueUrl=url)["Messages"]] == ["next"]
 
 
-def test_smq_still_rejects_earlier_receipts(server: RunningServer, sqs: Any, url: str) -> None:
+def test_earlier_receipts_are_invalid_over_smq(server: RunningServer, sqs: Any, url: str) -> None:
     ((first, second),) = received_twice(sqs, url)
     target = f"/queues/jobs/messages?ReceiptHandle={first}"
     assert smq_request(server, "DELETE", target).code == "MessageNotExist"
     assert smq_request(server, "PUT", f"{target}&VisibilityTimeout=60").code == "MessageNotExist"
     changed = smq_request(server, "PUT", f"/queues/jobs/messages?ReceiptHandle={second}&VisibilityTimeout=60")
     assert smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={second}").code == "MessageNotExist"
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)  # SQS accepts it although SMQ has issued another
-    assert (
-        smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={changed.text('ReceiptHandle')}").status
-        == 404
-    )
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second)  # still valid over SQS
+    target = f"/queues/jobs/messages?ReceiptHandle={changed.text('ReceiptHandle')}"
+    assert smq_request(server, "DELETE", target).status == 404
     assert counts(sqs, url) == (0, 0)
 
 
-def test_earlier_receipts_do_not_affect_claimed_messages(server: RunningServer, sqs: Any, url: str) -> None:
+def test_earlier_receipts_do_not_affect_claims(server: RunningServer, sqs: Any, url: str) -> None:
     ((first, second),) = received_twice(sqs, url)
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=second, VisibilityTimeout=0)
     with Claims(server.endpoint, "jobs") as claims:
@@ -129,22 +126,22 @@ def test_earlier_receipts_do_not_affect_claimed_messages(server: RunningServer, 
         assert counts(sqs, url) == (0, 1)
 
 
-def test_client_is_told_that_its_receipt_is_superseded(server: RunningServer, sqs: Any, url: str) -> None:
-    """The lease is extended, for the other consumer, and the reply is an error: the client's own lease is lost."""
+def test_the_client_reports_a_superseded_receipt(server: RunningServer, sqs: Any, url: str) -> None:
+    """The renewal extends the other consumer's lease; the error makes a consumer give up its own."""
     ((first, second),) = received_twice(sqs, url)
-    with HttpQueueClient(server.endpoint) as ours:
-        (result,) = ours.change_visibility_batch("jobs", [VisibilityChange(receipt=first, timeout_s=60)])
+    with HttpQueueClient(server.endpoint) as client:
+        (result,) = client.change_visibility_batch("jobs", [VisibilityChange(receipt=first, timeout_s=60)])
         assert isinstance(result, ClientError)
         assert result.code == RECEIPT_SUPERSEDED
         server.advance(59_999)
         assert counts(sqs, url) == (0, 1)
-        assert ours.delete_batch("jobs", [first]) == [None]
+        assert client.delete_batch("jobs", [first]) == [None]
     assert counts(sqs, url) == (0, 0)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second)
 
 
-def test_event_log_records_outcome_of_each_receipt(server: RunningServer, sqs: Any, url: str, tmp_path: Path) -> None:
-    """An earlier receipt ends the current lease; the earlier outcome is corrected, as its work took longer."""
+def test_the_event_log_has_the_end_of_each_receipt(server: RunningServer, sqs: Any, url: str, tmp_path: Path) -> None:
+    """The earlier receipt ends the current lease; its own event is corrected, as its work took longer."""
     sqs.send_message(QueueUrl=url, MessageBody="a")
     (first,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=10)["Messages"]
     server.advance(10_000)
@@ -154,8 +151,8 @@ def test_event_log_records_outcome_of_each_receipt(server: RunningServer, sqs: A
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
     assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
     rows = dataset.dataset(tmp_path / "events", partitioning="hive").to_table().sort_by("event").to_pylist()
-    outcomes = [(row["receive_count"], row["outcome"], row["held_ms"], row["visibility_ms"]) for row in rows]
-    assert sorted(outcomes) == [
+    found = [(row["receive_count"], row["outcome"], row["held_ms"], row["visibility_ms"]) for row in rows]
+    assert sorted(found) == [
         (1, "expired", 10_000, 10_000),
         (1, "late_deleted", 15_000, 10_000),
         (2, "deleted_by_earlier", 5_000, 30_000),

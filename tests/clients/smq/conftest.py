@@ -1,4 +1,4 @@
-"""The official Python SDK of SMQ, pointed at a real server whose clock the test moves."""
+"""The official Python SDK of SMQ, connected to a server whose clock the test moves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from mns.queue import Queue, QueueMeta
 from veilmq.testing import RunningServer
 
 HERE = Path(__file__).parent
-IGNORE_DEPRECATIONS = pytest.mark.filterwarnings(r"ignore:Call to deprecated .*(active|inactive|delay)_messages")
+SDK_WARNINGS = pytest.mark.filterwarnings(r"ignore:Call to deprecated .*(active|inactive|delay)_messages")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignore the SDK's deprecation warnings that it causes itself when it reads the attributes of a queue."""
+    """Ignore the SDK's warnings about its own reads of queue attributes."""
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(IGNORE_DEPRECATIONS)
+            item.add_marker(SDK_WARNINGS)
 
 
 @pytest.fixture

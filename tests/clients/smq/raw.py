@@ -1,4 +1,4 @@
-"""Raw requests of SMQ without an SDK, their replies byte for byte, and signatures."""
+"""SMQ without an SDK: requests over a socket, and signatures written after the reference, without the server's code."""
 
 import hmac
 import re
@@ -17,7 +17,7 @@ _ELEMENT = r"<{0}>([^<]*)</{0}>"
 
 
 class SmqReply(NamedTuple):
-    """A reply: its status line and headers byte for byte, and its body."""
+    """A reply; ``head`` is its status line and headers, byte for byte."""
 
     status: int
     head: bytes
@@ -38,18 +38,19 @@ class SmqReply(NamedTuple):
 def smq_request(
     server: RunningServer, method: str, target: str, body: str = "", *headers: str, host: str = "h:1"
 ) -> SmqReply:
+    """Send one request; ``headers`` are whole lines."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", VERSION, f"Content-Length: {len(body.encode())}", *headers]
     request = "\r\n".join([*lines, "Connection: close", "", body])
     place = urlsplit(server.endpoint)
     with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
         connection.sendall(request.encode())
-        received = b"".join(iter(lambda: connection.recv(65_536), b""))
-    head, _, text = received.partition(b"\r\n\r\n")
+        reply = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, text = reply.partition(b"\r\n\r\n")
     return SmqReply(int(head.split()[1]), head, text.decode())
 
 
 def lines(document: str) -> str:
-    """Return a reply as the server writes it: each element on a line of its own."""
+    """Format a reply as the server does: each element on a separate line."""
     return re.sub(r"<(\w+)></\1>|(?<=>)<", lambda tag: f"\n{tag[0]}", document)
 
 
@@ -61,9 +62,6 @@ def element(name: str, text: object) -> str:
     return f"<{name}>{text}</{name}>"
 
 
-# Signatures of SMQ as a client makes them, written from the reference and without the server's code.
-
-
 SECRET = "a secret/of+Alice"
 KEY = "AKIDALICE"
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -72,7 +70,7 @@ DATE = format_datetime(NOW, usegmt=True)
 
 
 def signature_v2(method: str, target: str, headers: dict[str, str], *, date: str = DATE, secret: str = SECRET) -> str:
-    """Return the signature of the five lines; ``target`` is as the client sends it."""
+    """Return the signature of version 2; ``target`` is not normalised."""
     lower = {name.lower(): value for name, value in headers.items()}
     own = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower) if name.startswith("x-mns-"))
     parts = [method, lower.get("content-md5", ""), lower.get("content-type", ""), date]
@@ -97,7 +95,7 @@ def signed_v2(
 def authorization_v4(
     method: str, target: str, headers: dict[str, str], *, now: datetime, key: str, secret: str, private: bool = False
 ) -> str:
-    """Return the Authorization header of version 4 for a request whose target needs no encoding."""
+    """Return the Authorization header of version 4; ``target`` must need no escaping."""
     word = "apsara" if private else "aliyun"
     name = "APSARA-MNS4-HMAC-SHA256" if private else "MNS4-HMAC-SHA256"
     scope = [now.strftime("%Y%m%d"), "eu-central-9", "mns", f"{word}_v4_request"]

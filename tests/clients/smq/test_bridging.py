@@ -1,4 +1,4 @@
-"""One queue through two protocols: boto3 on one side, the official Python SDK of SMQ on the other."""
+"""Queues used over two protocols, with boto3 and with the official Python SDK of SMQ."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import account_at
 from tests.clients.smq.raw import element, smq_request
-from tests.clients.smq.test_queues import counts, raises_smq_error
+from tests.clients.smq.test_queues import counts, refused
 from veilmq.testing import RunningServer
 
 
@@ -23,25 +23,23 @@ def url(sqs: Any, queue: Queue) -> str:
 
 
 def received(sqs: Any, url: str, **more: Any) -> list[Any]:
-    reply = sqs.receive_message(
-        QueueUrl=url, MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"], **more
-    )
-    found: list[Any] = reply.get("Messages", [])
+    names = {"MessageAttributeNames": ["All"], "MessageSystemAttributeNames": ["All"]}
+    found: list[Any] = sqs.receive_message(QueueUrl=url, **names, **more).get("Messages", [])
     return found
 
 
 def attribute(sqs: Any, url: str, name: str) -> str | None:
-    attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name]).get("Attributes", {})
-    text: str | None = attributes.get(name)
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name]).get("Attributes", {})
+    text: str | None = found.get(name)
     return text
 
 
-def raises_sqs_error(code: str) -> "pytest.RaisesExc[ClientError]":
-    """Return the context in which boto3 must raise an error with ``code``."""
+def failed(code: str) -> "pytest.RaisesExc[ClientError]":
+    """Expect boto3's exception with that code."""
     return pytest.RaisesExc(ClientError, check=lambda error: error.response["Error"]["Code"].rpartition(".")[2] == code)
 
 
-def test_message_sent_over_sqs_is_received_over_smq(sqs: Any, url: str, queue: Queue) -> None:
+def test_a_message_of_sqs_is_received_by_smq(sqs: Any, url: str, queue: Queue) -> None:
     values = {
         "s": {"DataType": "String", "StringValue": "text"},
         "j": {"DataType": "String.json", "StringValue": "{}"},
@@ -54,10 +52,8 @@ def test_message_sent_over_sqs_is_received_over_smq(sqs: Any, url: str, queue: Q
     assert got.message_id == sent["MessageId"].replace("-", "").upper()
     assert (got.message_body, got.message_body_md5) == ("Grüße", sent["MD5OfMessageBody"].upper())
     assert (got.priority, got.message_group_id) == (8, "g")
-    properties = {
-        name: (each.get_data_type(), each.get_raw_value()) for name, each in got.get_user_properties().items()
-    }
-    assert properties == {
+    found = {name: (each.get_data_type(), each.get_raw_value()) for name, each in got.get_user_properties().items()}
+    assert found == {
         "s": ("STRING", "text"),
         "j": ("STRING", "{}"),
         "n": ("NUMBER", "7"),
@@ -68,7 +64,7 @@ def test_message_sent_over_sqs_is_received_over_smq(sqs: Any, url: str, queue: Q
     assert received(sqs, url) == []
 
 
-def test_message_sent_over_smq_is_received_over_sqs(sqs: Any, url: str, queue: Queue) -> None:
+def test_a_message_of_smq_is_received_by_sqs(sqs: Any, url: str, queue: Queue) -> None:
     message = Message("Grüße", priority=3)
     message.set_user_properties(
         {
@@ -92,7 +88,7 @@ def test_message_sent_over_smq_is_received_over_sqs(sqs: Any, url: str, queue: Q
     assert "AWSTraceHeader" not in got["Attributes"]
 
 
-def test_priorities_of_smq_order_receives_over_sqs(sqs: Any, url: str, queue: Queue) -> None:
+def test_priorities_of_smq_also_order_messages_of_sqs(sqs: Any, url: str, queue: Queue) -> None:
     queue.send_message(Message("a", priority=9))
     sqs.send_message(QueueUrl=url, MessageBody="b")
     queue.send_message(Message("c"))
@@ -100,28 +96,30 @@ def test_priorities_of_smq_order_receives_over_sqs(sqs: Any, url: str, queue: Qu
     assert [each["Body"] for each in received(sqs, url, MaxNumberOfMessages=10)] == ["d", "b", "c", "a"]
 
 
-def test_message_in_flight_is_hidden_from_both_protocols(
+def test_a_lease_of_one_protocol_hides_the_message_in_the_other(
     sqs: Any, url: str, queue: Queue, server: RunningServer
 ) -> None:
     queue.batch_send_message([Message("a"), Message("b")])
     got = queue.receive_message()
     (held,) = received(sqs, url, VisibilityTimeout=10)
     assert (got.message_body, held["Body"]) == ("a", "b")
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message()
     server.advance(9_999)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message()
     server.advance(1)
     assert queue.receive_message().dequeue_count == 2
 
 
-def test_receipts_work_over_both_protocols(sqs: Any, url: str, queue: Queue, server: RunningServer) -> None:
+def test_a_receipt_of_one_protocol_is_valid_in_the_other(
+    sqs: Any, url: str, queue: Queue, server: RunningServer
+) -> None:
     queue.batch_send_message([Message("a"), Message("b")])
     (got,) = received(sqs, url)
     changed = queue.change_message_visibility(got["ReceiptHandle"], 60)
     assert int(changed.next_visible_time) == server.clock.now_ms() + 60_000
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.delete_message(got["ReceiptHandle"])
     queue.delete_message(changed.receipt_handle)
     mine = queue.receive_message()
@@ -129,16 +127,16 @@ def test_receipts_work_over_both_protocols(sqs: Any, url: str, queue: Queue, ser
     assert counts(queue) == (1, 0, 0)
 
 
-def test_expired_receipts_are_rejected_over_both_protocols(
+def test_a_receive_of_one_protocol_invalidates_receipts_of_the_other(
     sqs: Any, url: str, queue: Queue, server: RunningServer
 ) -> None:
     queue.send_message(Message("m"))
     mine = queue.receive_message()
     server.advance(seconds=30)
     (theirs,) = received(sqs, url)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.delete_message(mine.receipt_handle)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.change_message_visibility(mine.receipt_handle, 1)
     server.advance(seconds=30)
     mine = queue.receive_message()
@@ -148,7 +146,7 @@ def test_expired_receipts_are_rejected_over_both_protocols(
     assert counts(queue) == (0, 0, 0)
 
 
-def test_visibility_change_over_smq_invalidates_handle_of_sqs(
+def test_a_change_over_smq_invalidates_the_receipt_of_sqs(
     sqs: Any, url: str, queue: Queue, server: RunningServer
 ) -> None:
     queue.send_message(Message("m"))
@@ -163,23 +161,20 @@ def test_visibility_change_over_smq_invalidates_handle_of_sqs(
     assert counts(queue) == (0, 0, 0)
 
 
-def test_queue_created_over_sqs_is_usable_over_smq(sqs: Any, account: Account, server: RunningServer) -> None:
+def test_smq_lists_and_uses_queues_of_sqs(sqs: Any, account: Account, server: RunningServer) -> None:
     for name, more in (("a_b", {"VisibilityTimeout": "0", "MessageRetentionPeriod": "1209600"}), ("c.fifo", {})):
         fifo = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
         sqs.create_queue(QueueName=name, Attributes=more | fifo)
     urls, _ = account.list_queue()
     assert urls == [f"{server.endpoint}/queues/a_b", f"{server.endpoint}/queues/c.fifo"]
-    attributes = account.get_queue("a_b").get_attributes()
-    assert (attributes.visibility_timeout, attributes.message_retention_period, attributes.maximum_message_size) == (
-        0,
-        1_209_600,
-        1_048_576,
-    )
+    found = account.get_queue("a_b").get_attributes()
+    assert (found.visibility_timeout, found.message_retention_period) == (0, 1_209_600)
+    assert found.maximum_message_size == 1_048_576
     account.get_queue("a_b").send_message(Message("m"))
     assert account.get_queue("a_b").receive_message().message_body == b"m"
 
 
-def test_attributes_are_shared_by_both_protocols(sqs: Any, url: str, queue: Queue) -> None:
+def test_both_protocols_share_the_attributes_of_a_queue(sqs: Any, url: str, queue: Queue) -> None:
     queue.set_attributes(QueueMeta(vis_timeout=77, polling_wait_sec=20, logging_enabled=True))
     assert attribute(sqs, url, "VisibilityTimeout") == "77"
     assert attribute(sqs, url, "ReceiveMessageWaitTimeSeconds") == "20"
@@ -188,7 +183,7 @@ def test_attributes_are_shared_by_both_protocols(sqs: Any, url: str, queue: Queu
     assert queue.get_attributes().delay_seconds == 9
 
 
-def test_dead_letter_policy_is_shared_by_both_protocols(
+def test_both_protocols_share_the_dead_letter_policy(
     sqs: Any, account: Account, url: str, queue: Queue, server: RunningServer
 ) -> None:
     account.get_queue("dead").create(QueueMeta())
@@ -210,21 +205,23 @@ def test_dead_letter_policy_is_shared_by_both_protocols(
 
 
 @pytest.mark.parametrize("target", ["jobs", "none", "c.fifo"])
-def test_invalid_dead_letter_queue_is_rejected(sqs: Any, url: str, server: RunningServer, target: str) -> None:
+def test_an_invalid_dead_letter_queue_is_refused(sqs: Any, url: str, server: RunningServer, target: str) -> None:
     sqs.create_queue(QueueName="c.fifo", Attributes={"FifoQueue": "true"})
     policy = element("DeadLetterTargetQueue", target) + element("MaxReceiveCount", 1)
-    reply = smq_request(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>")
-    assert (reply.status, reply.code) == (400, "InvalidArgument")
-    assert "dead-letter queue" in reply.text("Message")
+    refusal = smq_request(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>")
+    assert (refusal.status, refusal.code) == (400, "InvalidArgument")
+    assert "dead-letter queue" in refusal.text("Message")
 
 
-def test_fifo_queue_with_suffix_works_over_both_protocols(sqs: Any, account: Account, server: RunningServer) -> None:
+def test_a_queue_whose_name_ends_in_fifo_is_a_fifo_queue_for_both_protocols(
+    sqs: Any, account: Account, server: RunningServer
+) -> None:
     for name, kind in (("a.fifo", ""), ("b.fifo", element("QueueType", "fifo"))):
         assert smq_request(server, "PUT", f"/queues/{name}", f"<Queue>{kind}</Queue>").status == 201
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
         assert attribute(sqs, url, "FifoQueue") == "true"
         account.get_queue(name).send_message(Message("of smq", message_group_id="g"))
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             account.get_queue(name).send_message(Message("of no group"))
         sqs.send_message(QueueUrl=url, MessageBody="of sqs", MessageGroupId="g", MessageDeduplicationId="d")
         got = account.get_queue(name).receive_message_with_str_body()
@@ -236,15 +233,15 @@ def test_fifo_queue_with_suffix_works_over_both_protocols(sqs: Any, account: Acc
     assert wrong.code == "InvalidArgument"
 
 
-def test_fifo_queue_without_suffix_is_limited_over_sqs(sqs: Any, account: Account, server: RunningServer) -> None:
-    """SQS receives in order, can send only with content deduplication, and expired handles have no effect."""
+def test_sqs_can_use_a_fifo_queue_with_another_name(sqs: Any, account: Account, server: RunningServer) -> None:
+    """It sends only with content-based deduplication; an expired receipt handle has no effect."""
     assert smq_request(server, "PUT", "/queues/plain", f"<Queue>{element('QueueType', 'fifo')}</Queue>").status == 201
     url = sqs.get_queue_url(QueueName="plain")["QueueUrl"]
-    with raises_sqs_error("InvalidParameterValue"):
+    with failed("InvalidParameterValue"):
         sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="g")
     account.get_queue("plain").send_message(Message("of smq", message_group_id="g"))
-    ours = f"{server.endpoint}/v1/queues/-/plain/set"
-    assert urllib3.request("POST", ours, json={"content_deduplication": True}).status == 200
+    path = f"{server.endpoint}/v1/queues/-/plain/set"
+    assert urllib3.request("POST", path, json={"content_deduplication": True}).status == 200
     sqs.send_message(QueueUrl=url, MessageBody="of sqs", MessageGroupId="g")
     (got,) = received(sqs, url, MaxNumberOfMessages=1)
     assert received(sqs, url) == []
@@ -256,8 +253,8 @@ def test_fifo_queue_without_suffix_is_limited_over_sqs(sqs: Any, account: Accoun
     assert [each["Body"] for each in received(sqs, url)] == ["of sqs"]
 
 
-def test_smq_messages_are_deduplicated_only_by_content(account: Account, sqs: Any) -> None:
-    """SMQ has no deduplication ids; a queue that requires them over SQS accepts messages of SMQ without."""
+def test_messages_of_smq_are_deduplicated_only_by_content(account: Account, sqs: Any) -> None:
+    """They need no deduplication id, even on a queue that requires one of SQS."""
     for name, by_content, kept in (("d.fifo", "false", 2), ("e.fifo", "true", 1)):
         attributes = {"FifoQueue": "true", "ContentBasedDeduplication": by_content}
         url = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
@@ -266,35 +263,35 @@ def test_smq_messages_are_deduplicated_only_by_content(account: Account, sqs: An
         assert attribute(sqs, url, "ApproximateNumberOfMessages") == str(kept)
 
 
-def test_in_flight_limit_is_message_not_exist_over_smq() -> None:
+def test_a_receive_of_smq_at_the_in_flight_limit_finds_no_message() -> None:
     with RunningServer(in_flight_max=1) as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())
         queue.batch_send_message([Message("a"), Message("b")])
         queue.receive_message()
-        with raises_smq_error("MessageNotExist"):
+        with refused("MessageNotExist"):
             queue.receive_message()
-        with raises_smq_error("MessageNotExist"):
+        with refused("MessageNotExist"):
             queue.batch_receive_message(16)
 
 
-def test_receive_rate_limit_is_too_many_requests(sqs: Any, url: str, queue: Queue, server: RunningServer) -> None:
+def test_both_protocols_share_the_receive_rate_limit(sqs: Any, url: str, queue: Queue, server: RunningServer) -> None:
     limit = f"<Queue>{element('MaxReceivesPerSecond', 2)}</Queue>"
     assert smq_request(server, "PUT", "/queues/jobs?metaoverride=true", limit).status == 204
     queue.batch_send_message([Message("a"), Message("b"), Message("c")])
     queue.receive_message()
     received(sqs, url)
-    with raises_smq_error("TooManyRequests"):
+    with refused("TooManyRequests"):
         queue.receive_message()
     assert smq_request(server, "GET", "/queues/jobs/messages").status == 429
-    with raises_sqs_error("RequestThrottled"):
+    with failed("RequestThrottled"):
         received(sqs, url)
     server.advance(seconds=1)
     assert queue.receive_message().message_body == "c"
 
 
-def test_base64_of_smq_is_decoded_only_if_queue_is_set_to(sqs: Any, url: str, queue: Queue) -> None:
-    """Then the SDK encodes for SMQ, SQS sees the text, and digests are over what each protocol sees."""
+def test_a_queue_may_decode_the_base64_of_smq_for_sqs(sqs: Any, url: str, queue: Queue) -> None:
+    """The digest of each protocol covers its own form of the body."""
     queue.set_encoding(True)
     queue.send_message(Message("Grüße"))
     assert [each["Body"] for each in received(sqs, url)] == ["R3LDvMOfZQ=="]
@@ -307,24 +304,22 @@ def test_base64_of_smq_is_decoded_only_if_queue_is_set_to(sqs: Any, url: str, qu
     got = queue.batch_receive_message_with_str_body(1)[0]
     assert got.message_body == "von SQS"
 
-
-@pytest.mark.parametrize("body", ["no base64!", "/w==", "AA=="], ids=["other text", "no UTF-8", "no text"])
-def test_body_that_cannot_be_decoded_is_rejected(sqs: Any, url: str, queue: Queue, body: str) -> None:
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"VeilmqSmqBase64": "true"})
-    with raises_smq_error("InvalidArgument"):
-        queue.send_message(Message(body))
-    assert counts(queue) == (0, 0, 0)
+    queue.set_encoding(False)
+    for body in ("no base64!", "/w==", "AA=="):  # other text, not UTF-8, a character that is not allowed
+        with refused("InvalidArgument"):
+            queue.send_message(Message(body))
+    assert counts(queue)[0] == 0
 
 
-def test_server_setting_allows_larger_messages() -> None:
+def test_the_server_may_allow_larger_messages_of_smq() -> None:
     with RunningServer(smq_message_bytes_max=524_288) as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())
         queue.set_encoding(False)
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             queue.send_message(Message("x" * 65_537))
         queue.set_attributes(QueueMeta(max_msg_size=524_288))
         queue.send_message(Message("x" * 524_288))
         queue.batch_send_message([Message("x" * 262_144)] * 2)
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             queue.set_attributes(QueueMeta(max_msg_size=524_289))

@@ -1,4 +1,4 @@
-"""Messages of SMQ, their batches and properties, with its official Python SDK."""
+"""Messages of SMQ with its official Python SDK: single ones, batches, properties and faults."""
 
 from base64 import b64encode
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import account_at
 from tests.clients.smq.raw import element, message, smq_request
-from tests.clients.smq.test_queues import counts, raises_smq_error
+from tests.clients.smq.test_queues import check_invalid, counts, refused
 from veilmq.testing import RunningServer, faults
 from veilmq.testing.faults import Fault
 
@@ -28,7 +28,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def second(server: RunningServer) -> Iterator[Queue]:
-    """The same queue for another thread, as the SDK's connection is not thread-safe."""
+    """The queue of another client, as a connection of the SDK cannot be shared by threads."""
     with account_at(server) as other:
         yield other.get_queue("jobs")
 
@@ -37,7 +37,7 @@ def digest(text: str) -> str:
     return md5(text.encode()).hexdigest().upper()
 
 
-def test_message_round_trip_with_base64(queue: Queue, server: RunningServer) -> None:
+def test_a_message_is_received_unchanged(queue: Queue, server: RunningServer) -> None:
     sent = queue.send_message(Message("Grüße & <Küsse>\r\n"))
     assert len(sent.message_id) == 32
     assert sent.message_id == sent.message_id.upper()
@@ -54,8 +54,8 @@ def test_message_round_trip_with_base64(queue: Queue, server: RunningServer) -> 
     assert counts(queue) == (0, 0, 0)
 
 
-def test_message_round_trip_without_base64(queue: Queue) -> None:
-    """Special characters of XML are escaped; XML normalizes the line end `\\r\\n`."""
+def test_a_message_without_base64_is_received_unchanged(queue: Queue) -> None:
+    """Except for raw line ends, which XML normalises."""
     queue.set_encoding(False)
     for text in ("plain", "Grüße & <Küsse> ]]> \"'", "\ttab\nline", "\U0001f680"):
         sent = queue.send_message(Message(text))
@@ -65,26 +65,22 @@ def test_message_round_trip_without_base64(queue: Queue) -> None:
         queue.delete_message(got.receipt_handle)
     queue.send_message(Message("a\r\nb"))
     assert queue.receive_message().message_body == "a\nb"
-
-
-def test_character_illegal_in_xml_is_rejected(queue: Queue) -> None:
-    queue.set_encoding(False)
-    with raises_smq_error("MalformedXML"):
+    with refused("MalformedXML"):
         queue.send_message(Message("\x01"))
 
 
-def test_body_with_markup_is_rejected(queue: Queue, server: RunningServer) -> None:
-    """Some SDKs do not escape bodies; the error explains how to."""
+def test_a_body_with_unescaped_markup_is_refused(queue: Queue, server: RunningServer) -> None:
+    """Some SDKs do not escape; the error explains how."""
     for body in ("a<b/>c", "<b>a</b>", " <b/> "):
         for sent in (message(body), f"<Messages>{message('m')}{message(body)}</Messages>"):
-            reply = smq_request(server, "POST", "/queues/jobs/messages", sent)
-            assert (reply.status, reply.code) == (400, "InvalidArgument")
-            assert "MessageBody, which is a text: write &lt; as &amp;lt; and" in reply.text("Message")
+            refusal = smq_request(server, "POST", "/queues/jobs/messages", sent)
+            assert (refusal.status, refusal.code) == (400, "InvalidArgument")
+            assert "MessageBody, which is a text: write &lt; as &amp;lt; and" in refusal.text("Message")
     assert counts(queue) == (0, 0, 0)
 
 
-def test_urgent_messages_are_received_first(queue: Queue) -> None:
-    """1 is the most urgent, 8 the default, 16 the least urgent; equal priorities keep the order of sending."""
+def test_messages_are_received_by_priority(queue: Queue) -> None:
+    """From 1 to 16, with 8 as the default; messages of equal priority in the order of sending."""
     for body, priority in (("p16", 16), ("p8a", None), ("p1", 1), ("p9", 9), ("p8b", 8), ("p7", 7)):
         queue.send_message(Message(body, priority=priority))
     got = [queue.receive_message_with_str_body() for _ in range(6)]
@@ -92,7 +88,7 @@ def test_urgent_messages_are_received_first(queue: Queue) -> None:
     assert [each.priority for each in got] == [1, 7, 8, 8, 9, 16]
 
 
-def test_delay_is_exact_to_the_millisecond(queue: Queue, server: RunningServer) -> None:
+def test_a_delayed_message_becomes_visible_exactly_on_time(queue: Queue, server: RunningServer) -> None:
     queue.set_attributes(QueueMeta(delay_sec=60, msg_ttl=604_800))
     queue.send_message(Message("now", 0))
     queue.send_message(Message("in a minute"))
@@ -100,67 +96,50 @@ def test_delay_is_exact_to_the_millisecond(queue: Queue, server: RunningServer) 
     assert queue.receive_message_with_str_body().message_body == "now"
     for wait_ms, body in ((60_000, "in a minute"), (6 * DAY_S * 1_000 - 60_000, "in six days")):
         server.advance(wait_ms - 1)
-        with raises_smq_error("MessageNotExist"):
+        with refused("MessageNotExist"):
             _receive_and_delete(queue, "now", "in a minute")
         server.advance(1)
         got = queue.receive_message_with_str_body()
         assert got.message_body == body
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.send_message(Message("m", 604_801))
 
 
 def _receive_and_delete(queue: Queue, *expected: str) -> None:
-    """Receive and delete messages that became visible again, until the queue is empty; check their bodies."""
+    """Receive and delete messages until the queue is empty; they must have these bodies."""
     while True:
         got = queue.receive_message_with_str_body()
         assert got.message_body in expected
         queue.delete_message(got.receipt_handle)
 
 
-def test_message_delayed_by_its_queue_has_handle(queue: Queue) -> None:
+@pytest.mark.parametrize("delay_s", [None, 60], ids=["of the queue", "of the message"])
+def test_the_sender_can_delete_a_delayed_message(queue: Queue, server: RunningServer, delay_s: int | None) -> None:
     queue.set_attributes(QueueMeta(delay_sec=60))
     assert queue.send_message(Message("at once", 0)).receipt_handle == ""
-    queue.delete_message(queue.send_message(Message("later")).receipt_handle)
-    assert counts(queue) == (1, 0, 0)
-
-
-def test_sender_can_delete_delayed_message(queue: Queue, server: RunningServer) -> None:
-    handle = queue.send_message(Message("m", 60)).receipt_handle
+    handle = queue.send_message(Message("m", delay_s)).receipt_handle
     server.advance(59_999)
     queue.delete_message(handle)
-    assert counts(queue) == (0, 0, 0)
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(handle)
+    assert counts(queue) == (1, 0, 0)
+    check_invalid(queue, handle)
 
 
-def test_sender_can_change_delay(queue: Queue, server: RunningServer) -> None:
+def test_the_sender_can_change_the_delay_of_a_message(queue: Queue, server: RunningServer) -> None:
     handle = queue.send_message(Message("m", 60)).receipt_handle
     changed = queue.change_message_visibility(handle, 10)
     assert int(changed.next_visible_time) == server.clock.now_ms() + 10_000
     assert counts(queue) == (0, 0, 1)
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(handle)
+    check_invalid(queue, handle)
     server.advance(9_999)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message()
     server.advance(1)
+    check_invalid(queue, changed.receipt_handle)
     assert queue.receive_message().dequeue_count == 1
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(changed.receipt_handle)
 
 
-def test_handle_of_send_expires_when_message_becomes_visible(queue: Queue, server: RunningServer) -> None:
-    handle = queue.send_message(Message("m", 60)).receipt_handle
-    server.advance(60_000)
-    with raises_smq_error("MessageNotExist"):
-        queue.change_message_visibility(handle, 10)
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(handle)
-    assert counts(queue) == (1, 0, 0)
-
-
-def test_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
-    with raises_smq_error("MessageNotExist"):
+def test_a_peek_changes_no_message(queue: Queue, server: RunningServer) -> None:
+    with refused("MessageNotExist"):
         queue.peek_message()
     for body, priority in (("b", 8), ("a", 1)):
         queue.send_message(Message(body, priority=priority))
@@ -181,11 +160,11 @@ def test_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("wait_s", [-1, 30])
-def test_empty_long_poll_ends_with_message_not_exist(
+def test_a_long_poll_that_times_out_is_an_error(
     wait_s: int, account: Account, queue: Queue, second: Queue, server: RunningServer
 ) -> None:
     queue.set_attributes(QueueMeta(polling_wait_sec=30))
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message(0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.receive_message, wait_s)
@@ -193,19 +172,19 @@ def test_empty_long_poll_ends_with_message_not_exist(
         server.advance(29_999)
         assert not waiting.done()
         server.advance(1)
-        with raises_smq_error("MessageNotExist"):
+        with refused("MessageNotExist"):
             waiting.result(60)
     assert server.parked == 0
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.receive_message(31)
 
 
-def test_queue_limits_message_size(queue: Queue) -> None:
+def test_a_queue_limits_the_size_of_messages(queue: Queue) -> None:
     queue.set_encoding(False)
     queue.set_attributes(QueueMeta(max_msg_size=1_024))
     queue.send_message(Message("x" * 1_024))
     for body in ("x" * 1_025, "ü" * 513):
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             queue.send_message(Message(body))
     assert counts(queue) == (1, 0, 0)
 
@@ -217,7 +196,7 @@ def messages(count: int) -> list[Message]:
     return [Message(f"m{number}") for number in range(count)]
 
 
-def test_batch_keeps_order(queue: Queue) -> None:
+def test_a_batch_keeps_its_order(queue: Queue) -> None:
     sent = queue.batch_send_message(messages(16))
     got = queue.batch_receive_message_with_str_body(16)
     assert [each.message_body for each in got] == [f"m{number}" for number in range(16)]
@@ -229,46 +208,46 @@ def test_batch_keeps_order(queue: Queue) -> None:
     assert counts(queue) == (0, 0, 0)
 
 
-def test_batch_receives_available_messages(queue: Queue) -> None:
+def test_a_batch_receive_returns_the_available_messages(queue: Queue) -> None:
     queue.batch_send_message(messages(2))
     assert len(queue.batch_receive_message(16)) == 2
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.batch_receive_message(16)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.batch_peek_message(16)
 
 
 @pytest.mark.parametrize("count", [0, 17])
-def test_batch_of_0_or_17_is_rejected(queue: Queue, count: int) -> None:
-    with raises_smq_error("InvalidArgument"):
+def test_a_batch_has_one_to_sixteen_messages(queue: Queue, count: int) -> None:
+    with refused("InvalidArgument"):
         queue.batch_send_message(messages(count))
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.batch_delete_message(["r"] * count)
     if count:
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             queue.batch_receive_message(count)
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             queue.batch_peek_message(count)
     assert counts(queue) == (0, 0, 0)
 
 
-def test_invalid_message_fails_its_batch(queue: Queue) -> None:
+def test_an_invalid_message_fails_its_batch(queue: Queue) -> None:
     for wrong in (Message("m", priority=17), Message("m", 604_801), Message("x" * 49_153)):
-        with raises_smq_error("InvalidArgument"):
+        with refused("InvalidArgument"):
             queue.batch_send_message([*messages(2), wrong])
     assert counts(queue) == (0, 0, 0)
 
 
-def test_batch_is_limited_to_64_kib(queue: Queue) -> None:
+def test_a_batch_is_limited_to_64_kib(queue: Queue) -> None:
     queue.set_encoding(False)
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.batch_send_message([Message("x" * 32_768), Message("x" * 32_769)])
     assert counts(queue) == (0, 0, 0)
     queue.batch_send_message([Message("x" * 32_768)] * 2)
     assert counts(queue) == (2, 0, 0)
 
 
-def test_batch_entries_have_own_delay_and_priority(queue: Queue, server: RunningServer) -> None:
+def test_each_message_of_a_batch_has_its_delay_and_priority(queue: Queue, server: RunningServer) -> None:
     sent = queue.batch_send_message([Message("late", 10), Message("b", priority=9), Message("a", priority=2)])
     assert [each.receipt_handle for each in sent] == ["", "", ""]
     assert [each.message_body for each in queue.batch_receive_message_with_str_body(16)] == ["a", "b"]
@@ -276,7 +255,7 @@ def test_batch_entries_have_own_delay_and_priority(queue: Queue, server: Running
     assert queue.receive_message_with_str_body().message_body == "late"
 
 
-def test_batch_delete_reports_failures_and_deletes_the_rest(queue: Queue) -> None:
+def test_a_batch_delete_reports_invalid_handles_and_deletes_the_other_messages(queue: Queue) -> None:
     queue.batch_send_message(messages(3))
     first, second, third = (each.receipt_handle for each in queue.batch_receive_message(3))
     queue.delete_message(second)
@@ -293,18 +272,14 @@ def test_batch_delete_reports_failures_and_deletes_the_rest(queue: Queue) -> Non
             "ReceiptHandle": foreign,
         },
     ]
-    assert counts(queue) == (0, 0, 0)
-
-
-def test_handle_twice_in_batch_is_used_once(queue: Queue) -> None:
     queue.send_message(Message("m"))
     handle = queue.receive_message().receipt_handle
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.batch_delete_message([handle, handle])
     assert counts(queue) == (0, 0, 0)
 
 
-# Properties of messages.
+# Properties.
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -315,15 +290,14 @@ def text(value: str) -> MessageSystemPropertyValue:
 
 
 def prop(name: object, value: object, kind: str) -> str:
-    members = element("Name", name) + element("Value", value) + element("Type", kind)
-    return f"<PropertyValue>{members}</PropertyValue>"
+    return element("PropertyValue", element("Name", name) + element("Value", value) + element("Type", kind))
 
 
 def with_properties(inner: str, container: str = "UserProperties") -> str:
     return f"<Message><MessageBody>m</MessageBody><{container}>{inner}</{container}></Message>"
 
 
-def test_properties_of_all_types_round_trip(queue: Queue) -> None:
+def test_properties_of_all_types_are_received_unchanged(queue: Queue) -> None:
     message = Message("m")
     values = {
         "z": MessagePropertyValue.create_string("Grüße & <Küsse>"),
@@ -336,33 +310,32 @@ def test_properties_of_all_types_round_trip(queue: Queue) -> None:
     message.add_system_property(SystemPropertyName.TRACEPARENT, text(TRACE))
     queue.batch_send_message([message])
     for got in (queue.peek_message(), queue.batch_peek_message(1)[0], queue.receive_message()):
-        properties = got.get_user_properties()
-        assert {name: (value.get_data_type(), value.get_raw_value()) for name, value in properties.items()} == {
-            name: (value.get_data_type(), value.get_raw_value()) for name, value in values.items()
-        }
-        assert list(properties) == list(values)
+        found = got.get_user_properties()
+        assert [(name, each.get_data_type(), each.get_raw_value()) for name, each in found.items()] == [
+            (name, each.get_data_type(), each.get_raw_value()) for name, each in values.items()
+        ]
         (system,) = got.get_system_properties().items()
         assert (str(system[0]), system[1].string_value) == ("traceparent", TRACE)
 
 
-def test_message_without_properties_has_no_properties_element(server: RunningServer, queue: Queue) -> None:
+def test_a_message_without_properties_has_no_properties_element(server: RunningServer, queue: Queue) -> None:
     sent = smq_request(server, "POST", "/queues/jobs/messages", with_properties(""))
     assert sent.status == 201
     assert "Properties" not in smq_request(server, "GET", "/queues/jobs/messages").body
 
 
-def test_properties_count_towards_message_size(queue: Queue) -> None:
+def test_properties_count_towards_the_size(queue: Queue) -> None:
     queue.set_encoding(False)
     queue.set_attributes(QueueMeta(max_msg_size=1_024))
     message = Message("x" * 1_000)
     message.add_user_property("name", MessagePropertyValue.create_string("x" * 14))
     queue.send_message(message)  # 4 + 6 + 14: the type is a String, as on SQS
     message.add_user_property("name", MessagePropertyValue.create_string("x" * 15))
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.send_message(message)
 
 
-INVALID_PROPERTIES = {
+WRONG_PROPERTIES = {
     "no name": prop("", "v", "STRING"),
     "dot at the beginning": prop(".a", "v", "STRING"),
     "two dots": prop("a..b", "v", "STRING"),
@@ -381,20 +354,20 @@ INVALID_PROPERTIES = {
 }
 
 
-@pytest.mark.parametrize("wrong", INVALID_PROPERTIES)
-def test_invalid_properties_are_rejected(server: RunningServer, queue: Queue, wrong: str) -> None:
-    inner = INVALID_PROPERTIES[wrong]
+@pytest.mark.parametrize("wrong", WRONG_PROPERTIES)
+def test_invalid_properties_are_refused(server: RunningServer, queue: Queue, wrong: str) -> None:
+    inner = WRONG_PROPERTIES[wrong]
     if wrong.startswith("system"):
         sent = with_properties(inner.replace("PropertyValue", "SystemPropertyValue"), "SystemProperties")
     else:
         sent = with_properties(inner)
     reply = smq_request(server, "POST", "/queues/jobs/messages", sent)
     assert (reply.status, reply.code) == (400, "InvalidArgument")
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message()
 
 
-def test_largest_number_and_size_of_properties(server: RunningServer, queue: Queue) -> None:
+def test_properties_of_the_maximum_number_and_size_are_accepted(server: RunningServer, queue: Queue) -> None:
     inner = "".join(prop(f"a{number}", "v", "STRING") for number in range(49))
     queue.set_encoding(False)
     longest = prop("a" * 256, "v" * 4_096, "STRING")
@@ -402,7 +375,7 @@ def test_largest_number_and_size_of_properties(server: RunningServer, queue: Que
     assert len(queue.receive_message().get_user_properties()) == 50
 
 
-def test_dead_letter_has_properties_of_its_source(account: Account, server: RunningServer) -> None:
+def test_a_dead_letter_has_properties_about_its_source(account: Account, server: RunningServer) -> None:
     dead = account.get_queue("dead")
     dead.create(QueueMeta())
     policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 2)
@@ -415,12 +388,11 @@ def test_dead_letter_has_properties_of_its_source(account: Account, server: Runn
     for _ in range(2):
         queue.receive_message()
         server.advance(seconds=30)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message()
     got = dead.receive_message()
     assert (got.message_id, got.enqueue_time) == (sent.message_id, sent_at_ms)
-    properties = {str(name): value.string_value for name, value in got.get_system_properties().items()}
-    assert properties == {
+    assert {str(name): value.string_value for name, value in got.get_system_properties().items()} == {
         "baggage": "k=v",
         "DLQMessageType": "MaxReceiveCountExceeded",
         "DLQSourceArn": "acs:mns:us-east-1:000000000000:/queues/jobs",
@@ -440,7 +412,7 @@ def test_dead_letter_has_properties_of_its_source(account: Account, server: Runn
     ],
     ids=repr,
 )
-def test_injected_fault_is_an_error_of_smq(server: RunningServer, queue: Queue, fault: Fault, code: str) -> None:
+def test_an_injected_error_has_the_code_of_smq(server: RunningServer, queue: Queue, fault: Fault, code: str) -> None:
     server.faults.script("smq.SendMessage", fault)
     with pytest.raises(MNSServerException) as caught:
         queue.send_message(Message("m"))
@@ -451,8 +423,8 @@ def test_injected_fault_is_an_error_of_smq(server: RunningServer, queue: Queue, 
     assert server.faults.left == []
 
 
-def test_message_is_stored_although_reply_is_lost(server: RunningServer, queue: Queue) -> None:
-    """The SDK retries once, so it is stored twice."""
+def test_a_lost_reply_keeps_the_message(server: RunningServer, queue: Queue) -> None:
+    """There are two, as the SDK retries once."""
     server.faults.script("smq.SendMessage", faults.ANSWER_DROPPED, times=2)
     with pytest.raises(MNSClientNetworkException):
         queue.send_message(Message("m"))

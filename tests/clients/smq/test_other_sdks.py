@@ -1,7 +1,7 @@
-"""Signed requests as the SDKs of SMQ for Go, Java, PHP and C# send them, without these SDKs.
+"""Signed requests as the SDKs for Go, Java, PHP and C# write them; these SDKs are not installed.
 
-They differ in headers, bodies and the text that they sign (reference, sections 3.3 and 8). The server must accept them
-all, and reply with the statuses and names that they expect.
+Each has its own headers, bodies and string to sign (reference, sections 3.3 and 8). The tests check the statuses and
+names that the SDKs expect.
 """
 
 import re
@@ -25,7 +25,7 @@ _DECLARED = '<?xml version="1.0" encoding="UTF-8"?>'
 Parameters = dict[str, str]
 
 
-def as_it_is(parameters: Parameters) -> str:
+def unescaped(parameters: Parameters) -> str:
     return "&".join(f"{name}={value}" if value else name for name, value in parameters.items())
 
 
@@ -33,16 +33,13 @@ def escaped(parameters: Parameters) -> str:
     return "&".join(f"{name}={quote_plus(value)}" for name, value in parameters.items())
 
 
-def in_order(parameters: Parameters) -> str:
-    """Return the query sorted and unescaped, with `=` after every name."""
+def sorted_unescaped(parameters: Parameters) -> str:
     return "&".join(f"{name}={parameters[name]}" for name in sorted(parameters))
 
 
 class Sdk(NamedTuple):
-    """How an SDK writes requests: its Content-Type, and whether bodyless requests have it; its digests and XML."""
-
     content_type: str
-    always_typed: bool
+    always_typed: bool  # also without a body
     digests: bool
     version: str
     opening: str
@@ -56,7 +53,7 @@ SDKS = {
     "go": Sdk("application/xml", True, True, "X-Mns-Version", "", "", escaped, escaped),
     "java": Sdk(
         "text/xml;charset=UTF-8", True, False, "x-mns-version", _DECLARED,
-        ' xmlns="http://mns.aliyuncs.com/doc/v1"', as_it_is, as_it_is, (("Expect", "100-continue"),),
+        ' xmlns="http://mns.aliyuncs.com/doc/v1"', unescaped, unescaped, (("Expect", "100-continue"),),
     ),
     "php": Sdk(
         "text/xml", True, False, "x-mns-version", _DECLARED + "\n",
@@ -64,16 +61,14 @@ SDKS = {
     ),
     "c#": Sdk(
         "text/xml", False, False, "x-mns-version", "\ufeff" + _DECLARED,
-        ' xmlns="http://mns.aliyuncs.com/doc/v1"', as_it_is, in_order,
+        ' xmlns="http://mns.aliyuncs.com/doc/v1"', unescaped, sorted_unescaped,
     ),
 }  # fmt: skip
 
 
-class SdkReply(NamedTuple):
-    """What an SDK reads of a reply; header names are as the server wrote them."""
-
+class Reply(NamedTuple):
     status: int
-    headers: dict[str, str]
+    headers: dict[str, str]  # in the server's spelling
     body: str
 
     def text(self, name: str) -> str:
@@ -82,7 +77,7 @@ class SdkReply(NamedTuple):
         return found[1]
 
 
-Do = Callable[..., SdkReply]
+Do = Callable[..., Reply]
 
 
 @pytest.fixture(params=SDKS)
@@ -93,7 +88,7 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
 
         def call(
             method: str, path: str, parameters: Parameters | None = None, root: str = "", inner: str = ""
-        ) -> SdkReply:
+        ) -> Reply:
             body = f"{sdk.opening}<{root}{sdk.namespace}>{inner}</{root}>".encode() if root else b""
             headers = {"Date": formatdate(usegmt=True), sdk.version: "2015-06-06"}
             if body or sdk.always_typed:
@@ -105,7 +100,7 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
             headers |= {"Authorization": f"MNS {KEY}:{signature}"} | (dict(sdk.more) if body else {})
             connection.request(method, sent, body or None, headers)
             reply = connection.getresponse()
-            return SdkReply(reply.status, dict(reply.getheaders()), reply.read().decode())
+            return Reply(reply.status, dict(reply.getheaders()), reply.read().decode())
 
         yield call
         connection.close()
@@ -115,16 +110,15 @@ JOBS = "/queues/jobs"
 MESSAGES = "/queues/jobs/messages"
 
 
-def test_queue_is_created_changed_listed_and_deleted(do: Do) -> None:
+def test_a_queue_is_created_changed_listed_and_deleted(do: Do) -> None:
     made = do("PUT", JOBS, root="Queue", inner="<VisibilityTimeout>100</VisibilityTimeout>")
     assert made.status == 201
     assert made.headers["Location"].endswith(JOBS)
     assert made.headers["Location"].count("/") == 4
     assert do("PUT", JOBS, root="Queue").status == 204
-    unset = (
-        "<DelaySeconds>0</DelaySeconds><PollingWaitSeconds>0</PollingWaitSeconds><LoggingEnabled>true</LoggingEnabled>"
-    )
-    assert do("PUT", JOBS, {"metaoverride": "true"}, "Queue", unset).status == 204
+    values = {"DelaySeconds": 0, "PollingWaitSeconds": 0, "LoggingEnabled": "true"}
+    inner = "".join(element(*pair) for pair in values.items())
+    assert do("PUT", JOBS, {"metaoverride": "true"}, "Queue", inner).status == 204
     shown = do("GET", JOBS)
     assert (shown.status, shown.text("LoggingEnabled"), shown.text("VisibilityTimeout")) == (200, "True", "100")
     listed = do("GET", "/queues")
@@ -161,9 +155,9 @@ def test_messages_are_sent_received_changed_and_deleted(do: Do) -> None:
     assert do("DELETE", MESSAGES, {"ReceiptHandle": fake}).text("Code") == "ReceiptHandleError"
 
 
-# How Alibaba's SDK for PHP reads replies, uses handles and makes endpoints.
+# Alibaba's SDK for PHP: how it reads replies, uses receipt handles and derives endpoints.
 #
-# That SDK is not run here. It reads XML node by node with XMLReader; `Reader` does the same.
+# It is not installed; `Reader` reads XML node by node as it does with XMLReader.
 
 
 SYSTEM, USER = "SystemProperties", "UserProperties"
@@ -171,14 +165,14 @@ PROPERTIES = {"baggage": "k=v", "traceparent": "00-1-2-3"}
 
 
 class Reader:
-    """A reply as the SDK reads it: it takes the node after a property's element for the text, whatever it is."""
+    """Read a reply as the SDK does: it takes the node after the start of an element for its text."""
 
     def __init__(self, body: str) -> None:
         self._events: Iterator[Any] = iter(pulldom.parseString(body))
         self.kind, self.name, self.text = "", "", ""
 
     def read(self) -> bool:
-        """Advance to the next node, and return whether there is one."""
+        """Advance to the next node; return whether there is one."""
         for kind, node in self._events:
             blank = kind == pulldom.CHARACTERS and not node.data.strip()
             self.kind = "white space" if blank else kind
@@ -205,7 +199,7 @@ class Reader:
         return found
 
     def _properties(self, ends_at: str, entry: str, *, at_ends: bool) -> dict[str, str | None]:
-        """Read properties up to the end of the element ``ends_at``, or to the end of the reply if it is empty."""
+        """Read to the end of `ends_at`, or to the end of the reply if it is empty."""
         found: dict[str, str | None] = {}
         while self.read() and not self._at(pulldom.END_ELEMENT, ends_at):
             if self._at(pulldom.START_ELEMENT, entry):
@@ -230,15 +224,12 @@ def properties(container: str, entry: str, given: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("way", ["", "?peekonly=true"])
-def test_php_sdk_finds_properties_of_both_kinds(server: RunningServer, way: str) -> None:
-    """System properties must come first: it reads user properties up to the end of the reply."""
+def test_the_php_sdk_finds_user_and_system_properties(server: RunningServer, way: str) -> None:
+    """System properties are first, as the SDK reads user properties up to the end of the reply."""
     smq_request(server, "PUT", "/queues/jobs")
-    sent = message("a").replace(
-        "</Message>",
-        properties(USER, "PropertyValue", {"k": "v", "l": "w"})
-        + properties(SYSTEM, "SystemPropertyValue", PROPERTIES)
-        + "</Message>",
-    )
+    given = properties(USER, "PropertyValue", {"k": "v", "l": "w"})
+    given += properties(SYSTEM, "SystemPropertyValue", PROPERTIES)
+    sent = message("a").replace("</Message>", f"{given}</Message>")
     assert smq_request(server, "POST", "/queues/jobs/messages", sent).status == 201
     reply = smq_request(server, "GET", f"/queues/jobs/messages{way}")
     found = Reader(reply.body).message()
@@ -246,7 +237,7 @@ def test_php_sdk_finds_properties_of_both_kinds(server: RunningServer, way: str)
     assert (found["MessageBody"], found["Priority"]) == ("a", "8")
 
 
-def test_php_sdk_finds_system_properties_of_batch(server: RunningServer) -> None:
+def test_the_php_sdk_finds_the_properties_of_each_message_of_a_batch(server: RunningServer) -> None:
     smq_request(server, "PUT", "/queues/jobs")
     for body in "ab":
         sent = message(body).replace("</Message>", properties(SYSTEM, "SystemPropertyValue", PROPERTIES) + "</Message>")
@@ -257,27 +248,27 @@ def test_php_sdk_finds_system_properties_of_batch(server: RunningServer) -> None
 
 
 @pytest.mark.parametrize(("handles", "statuses"), [("strict", (404, 404)), ("lenient", (200, 204))])
-def test_php_sdk_reuses_old_handle(veilmq_settings: dict[str, Any], handles: str, statuses: tuple[int, int]) -> None:
-    """After a visibility change it keeps using the handle of the receive, which works if handles are lenient."""
+def test_the_php_sdk_needs_lenient_handles_after_a_change(
+    veilmq_settings: dict[str, Any], handles: str, statuses: tuple[int, int]
+) -> None:
+    """It continues to use the handle of the receive."""
     with RunningServer(**veilmq_settings, smq_handles=handles) as server:
         smq_request(server, "PUT", "/queues/jobs")
         smq_request(server, "POST", "/queues/jobs/messages", message("a"))
         handle = smq_request(server, "GET", "/queues/jobs/messages").text("ReceiptHandle")
         target = f"/queues/jobs/messages?ReceiptHandle={handle}"
         assert smq_request(server, "PUT", f"{target}&VisibilityTimeout=18").status == 200
-        again, deleted = (
-            smq_request(server, "PUT", f"{target}&VisibilityTimeout=18"),
-            smq_request(server, "DELETE", target),
-        )
+        again = smq_request(server, "PUT", f"{target}&VisibilityTimeout=18")
+        deleted = smq_request(server, "DELETE", target)
         assert (again.status, deleted.status) == statuses
         if handles == "strict":
-            assert (again.code, deleted.code) == ("MessageNotExist", "MessageNotExist")
+            assert again.code == deleted.code == "MessageNotExist"
         left = smq_request(server, "GET", "/queues/jobs")
         assert left.text("InactiveMessages") == ("1" if handles == "strict" else "0")
 
 
 def endpoint_made_of(address: str) -> str:
-    """Return the queue endpoint that the SDK makes from an address, which it takes for `<account>.mns.<region>.…`."""
+    """Return the endpoint that the SDK derives: it parses the address as `<account>.mns.<region>.…`."""
     labels = address.split(".")
     region = labels[2].split("-internal")[0] if len(labels) > 2 else ""
     return f"acs:mns:{region}:{labels[0]}:queues/jobs"
@@ -294,7 +285,7 @@ def endpoint_made_of(address: str) -> str:
         "team.mns.cn-hangzhou-internal.example.com",
     ],
 )
-def test_endpoint_made_by_php_sdk_names_queue_of_this_server(server: RunningServer, host: str | None) -> None:
+def test_the_endpoint_derived_from_the_servers_address_is_its_queue(server: RunningServer, host: str | None) -> None:
     host = host or urlsplit(server.endpoint).netloc
     for target in ("/queues/jobs", "/topics/news"):
         smq_request(server, "PUT", target)
@@ -311,19 +302,19 @@ def test_endpoint_made_by_php_sdk_names_queue_of_this_server(server: RunningServ
 @pytest.mark.parametrize(
     "endpoint", ["acs:mns:0:128:queues/jobs", "acs:mns:1:127:queues/jobs", "acs:mns:mns:111122223333:queues/jobs"]
 )
-def test_endpoint_of_another_account_is_denied(server: RunningServer, endpoint: str) -> None:
+def test_an_endpoint_of_another_account_is_refused(server: RunningServer, endpoint: str) -> None:
     smq_request(server, "PUT", "/queues/jobs")
     smq_request(server, "PUT", "/topics/news")
     subscription = element("Subscription", element("Endpoint", endpoint))
     for host in (urlsplit(server.endpoint).netloc, "111122223333.x.mns.example.com"):
-        reply = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host)
-        assert (reply.status, reply.code) == (403, "AccessDenied")
+        refused = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host)
+        assert (refused.status, refused.code) == (403, "AccessDenied")
 
 
 @pytest.mark.parametrize("endpoint", ["mail:directmail:a@b.example", "mailto:a@b.example", "sms:directsms:anonymous"])
-def test_mail_and_sms_subscriptions_get_clear_error(server: RunningServer, endpoint: str) -> None:
+def test_subscriptions_by_mail_and_sms_get_a_clear_error(server: RunningServer, endpoint: str) -> None:
     smq_request(server, "PUT", "/topics/news")
     subscription = element("Subscription", element("Endpoint", endpoint))
-    reply = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription)
-    assert (reply.status, reply.code) == (400, "EndpointInvalid")
-    assert "Subscriptions by mail and SMS are not supported. Subscribe a queue" in reply.text("Message")
+    refused = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription)
+    assert (refused.status, refused.code) == (400, "EndpointInvalid")
+    assert "Subscriptions by mail and SMS are not supported. Subscribe a queue" in refused.text("Message")

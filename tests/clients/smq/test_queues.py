@@ -1,4 +1,4 @@
-"""Queues of SMQ, through its official Python SDK."""
+"""Queues of SMQ with its official Python SDK: attributes, listings, visibility, receipt handles and signatures."""
 
 import json
 import runpy
@@ -28,38 +28,35 @@ DEFAULTS = {
 
 
 def settable(queue: Queue) -> dict[str, object]:
-    attributes = vars(queue.get_attributes())
-    return {name: attributes[name] for name in DEFAULTS}
+    found = vars(queue.get_attributes())
+    return {name: found[name] for name in DEFAULTS}
 
 
 def counts(queue: Queue) -> tuple[int, int, int]:
-    """Return the numbers of active, inactive and delayed messages, without the SDK's deprecated accessors."""
-    attributes = vars(queue.get_attributes())
-    return attributes["_active_messages"], attributes["_inactive_messages"], attributes["_delay_messages"]
+    """Return active, inactive and delayed messages, without the deprecated properties."""
+    found = vars(queue.get_attributes())
+    return found["_active_messages"], found["_inactive_messages"], found["_delay_messages"]
 
 
-def raises_smq_error(code: str) -> "pytest.RaisesExc[MNSServerException]":
+def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
+    """Expect the SDK's exception with this code."""
     return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
-def test_new_queue_has_defaults_of_smq(account: Account, server: RunningServer) -> None:
+def test_a_new_queue_has_the_defaults_of_smq(account: Account, server: RunningServer) -> None:
     queue = account.get_queue("jobs")
     assert queue.create(QueueMeta()) == f"{server.endpoint}/queues/jobs"
     assert settable(queue) == DEFAULTS
-    attributes = queue.get_attributes()
-    assert (attributes.queue_name, attributes.create_time, attributes.last_modify_time) == (
-        "jobs",
-        1_700_000_000,
-        1_700_000_000,
-    )
+    found = queue.get_attributes()
+    assert (found.queue_name, found.create_time, found.last_modify_time) == ("jobs", 1_700_000_000, 1_700_000_000)
     assert counts(queue) == (0, 0, 0)
 
 
-def test_existing_queue_is_found_if_given_attributes_match(account: Account) -> None:
+def test_creating_a_queue_again_requires_equal_attributes(account: Account) -> None:
     queue = account.get_queue("jobs")
     made = queue.create(QueueMeta(vis_timeout=100, delay_sec=10))
     assert queue.create(QueueMeta()) == queue.create(QueueMeta(vis_timeout=100)) == made
-    with raises_smq_error("QueueAlreadyExist"):
+    with refused("QueueAlreadyExist"):
         queue.create(QueueMeta(vis_timeout=101))
     assert settable(queue) == DEFAULTS | {"visibility_timeout": 100, "delay_seconds": 10}
 
@@ -74,15 +71,15 @@ def test_attributes_are_changed_one_by_one(queue: Queue, server: RunningServer) 
         "polling_wait_seconds": 30,
         "visibility_timeout": 43_200,
     }
-    so_far = dict(DEFAULTS)
+    expected = dict(DEFAULTS)
     for name, value in wanted.items():
         meta = QueueMeta()
         setattr(meta, name, value)
         queue.set_attributes(meta)
-        so_far[name] = value
-        assert settable(queue) == so_far
-    attributes = queue.get_attributes()
-    assert (attributes.create_time, attributes.last_modify_time) == (1_700_000_000, 1_700_000_005)
+        expected[name] = value
+        assert settable(queue) == expected
+    found = queue.get_attributes()
+    assert (found.create_time, found.last_modify_time) == (1_700_000_000, 1_700_000_005)
 
 
 @pytest.mark.parametrize(
@@ -97,28 +94,28 @@ def test_attributes_are_changed_one_by_one(queue: Queue, server: RunningServer) 
         ("visibility_timeout", 43_201),
     ],
 )
-def test_values_out_of_range_are_rejected(queue: Queue, name: str, value: int) -> None:
+def test_values_out_of_range_are_refused(queue: Queue, name: str, value: int) -> None:
     meta = QueueMeta()
     setattr(meta, name, value)
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.set_attributes(meta)
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         Queue("other", queue.mns_client).create(meta)
     assert settable(queue) == DEFAULTS
 
 
-def test_deleted_queue_loses_messages_and_can_be_created_again_at_once(queue: Queue) -> None:
-    """SMQ has no purge, so it can be created without a pause; deleting a missing queue is no error."""
+def test_a_deleted_queue_can_be_created_again_at_once(queue: Queue) -> None:
+    """Deletion is the purge of SMQ. Deleting a missing queue is not an error."""
     queue.send_message(Message("m"))
     queue.delete()
     queue.delete()
-    with raises_smq_error("QueueNotExist"):
+    with refused("QueueNotExist"):
         queue.get_attributes()
     queue.create(QueueMeta())
     assert counts(queue) == (0, 0, 0)
 
 
-def test_queues_are_listed_by_pages(account: Account, server: RunningServer) -> None:
+def test_queues_are_listed_in_pages(account: Account, server: RunningServer) -> None:
     for name in ("b2", "a", "b1", "b3"):
         account.get_queue(name).create(QueueMeta())
     urls = {name: f"{server.endpoint}/queues/{name}" for name in ("a", "b1", "b2", "b3")}
@@ -128,15 +125,12 @@ def test_queues_are_listed_by_pages(account: Account, server: RunningServer) -> 
     assert marker
     assert account.list_queue(prefix="b", ret_number=2, marker=marker) == ([urls["b3"]], "")
     assert account.list_queue(prefix="c") == ([], "")
+    for invalid in ({"ret_number": 1_001}, {"marker": "é"}):
+        with refused("InvalidArgument"):
+            account.list_queue(**invalid)
 
 
-def test_invalid_page_size_and_marker_are_rejected(account: Account) -> None:
-    for arguments in ({"ret_number": 1_001}, {"marker": "é"}):
-        with raises_smq_error("InvalidArgument"):
-            account.list_queue(**arguments)
-
-
-def test_every_operation_reports_missing_queue(account: Account) -> None:
+def test_every_operation_on_a_missing_queue_is_an_error(account: Account) -> None:
     queue = account.get_queue("none")
     for operation in (
         queue.get_attributes,
@@ -152,11 +146,11 @@ def test_every_operation_reports_missing_queue(account: Account) -> None:
         lambda: queue.batch_delete_message(["r"]),
         lambda: queue.change_message_visibility("r", 1),
     ):
-        with raises_smq_error("QueueNotExist"):
+        with refused("QueueNotExist"):
             operation()
 
 
-def test_account_keeps_logging_bucket(account: Account) -> None:
+def test_an_account_has_a_logging_bucket(account: Account) -> None:
     assert account.get_attributes().logging_bucket == ""
     account.set_attributes(AccountMeta("bucket"))
     account.set_attributes(AccountMeta())
@@ -164,22 +158,24 @@ def test_account_keeps_logging_bucket(account: Account) -> None:
     account.open_service()
 
 
-def test_sdk_finds_request_id(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """In debug mode it looks up the header case-sensitively after every request."""
+def test_the_debug_mode_of_the_sdk_finds_the_request_id(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It compares the name of the header case-sensitively."""
     with account_at(server) as account:
         account.set_debug(True)
         account.get_queue("jobs").create(QueueMeta())
     assert "RequestId: " in capsys.readouterr().out
 
 
-def test_program_of_client_docs_reaches_server(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_of_the_documentation_connects(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEILMQ_ENDPOINT", server.endpoint)
     account = runpy.run_path(str(HERE.parent / "python" / "smq_connect.py"))["smq"]
     assert account.list_queue() == ([], "")
     account.mns_client.close_connection()
 
 
-# How long a message of SMQ is hidden, to the millisecond, and which handles are valid.
+# Visibility timeouts and receipt handles.
 
 
 TWELVE_HOURS_S = 43_200
@@ -193,16 +189,18 @@ def other(server: RunningServer) -> Iterator[Queue]:
 
 
 def hidden_until(queue: Queue, server: RunningServer, at_ms: int) -> Message:
-    """Check that a message is hidden until ``at_ms``, then receive and return it."""
+    """Assert that the message becomes visible exactly at that instant; return it."""
     server.advance(at_ms - server.clock.now_ms() - 1)
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         queue.receive_message_with_str_body()
     server.advance(1)
     return queue.receive_message_with_str_body()
 
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
-def test_queue_hides_messages_for_its_timeout(account: Account, server: RunningServer, timeout_s: int) -> None:
+def test_the_visibility_timeout_of_a_queue_is_one_second_to_twelve_hours(
+    account: Account, server: RunningServer, timeout_s: int
+) -> None:
     queue = account.get_queue("jobs")
     queue.create(QueueMeta(vis_timeout=timeout_s))
     queue.send_message(Message("m"))
@@ -212,7 +210,7 @@ def test_queue_hides_messages_for_its_timeout(account: Account, server: RunningS
 
 
 @pytest.mark.parametrize("settings", [{"visibility_timeout_s": TWELVE_HOURS_S}, {"visibility_rules": RULES}], ids=list)
-def test_timeout_of_long_poll_starts_with_its_reply(
+def test_the_timeout_of_a_long_poll_starts_at_its_reply(
     account: Account, other: Queue, server: RunningServer, settings: dict[str, Any]
 ) -> None:
     server.queue("jobs", **settings)
@@ -225,7 +223,7 @@ def test_timeout_of_long_poll_starts_with_its_reply(
 
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
-def test_new_timeout_starts_with_the_change(queue: Queue, server: RunningServer, timeout_s: int) -> None:
+def test_a_changed_timeout_starts_at_the_change(queue: Queue, server: RunningServer, timeout_s: int) -> None:
     queue.set_attributes(QueueMeta(vis_timeout=TWELVE_HOURS_S))
     queue.send_message(Message("m"))
     got = queue.receive_message()
@@ -235,11 +233,11 @@ def test_new_timeout_starts_with_the_change(queue: Queue, server: RunningServer,
     assert hidden_until(queue, server, int(changed.next_visible_time)).dequeue_count == 2
 
 
-def test_timeouts_of_0_and_43201_are_rejected(queue: Queue, server: RunningServer) -> None:
-    """The SDK sends the 0, which the server rejects; it rejects 43,201 itself."""
+def test_a_changed_timeout_must_be_one_second_to_twelve_hours(queue: Queue, server: RunningServer) -> None:
+    """The SDK sends 0, and refuses larger values itself."""
     queue.send_message(Message("m"))
     got = queue.receive_message()
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         queue.change_message_visibility(got.receipt_handle, 0)
     with pytest.raises(MNSClientParameterException):
         queue.change_message_visibility(got.receipt_handle, TWELVE_HOURS_S + 1)
@@ -248,37 +246,36 @@ def test_timeouts_of_0_and_43201_are_rejected(queue: Queue, server: RunningServe
     hidden_until(queue, server, got.next_visible_time)
 
 
-def test_change_replaces_the_receipt_handle(queue: Queue) -> None:
+def test_a_change_returns_a_new_handle_and_invalidates_the_old_one(queue: Queue) -> None:
     queue.send_message(Message("m"))
     old = queue.receive_message().receipt_handle
     new = queue.change_message_visibility(old, 60).receipt_handle
     assert new != old
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(old)
-    with raises_smq_error("MessageNotExist"):
-        queue.change_message_visibility(old, 60)
+    check_invalid(queue, old)
     newer = queue.change_message_visibility(new, 60).receipt_handle
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(new)
+    check_invalid(queue, new)
     queue.delete_message(newer)
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(newer)
+    check_invalid(queue, newer)
 
 
-def test_handle_expires_when_message_becomes_visible(queue: Queue, server: RunningServer) -> None:
+def check_invalid(queue: Queue, handle: str) -> None:
+    with refused("MessageNotExist"):
+        queue.delete_message(handle)
+    with refused("MessageNotExist"):
+        queue.change_message_visibility(handle, 10)
+
+
+def test_a_handle_becomes_invalid_when_its_message_becomes_visible(queue: Queue, server: RunningServer) -> None:
     queue.batch_send_message([Message("a"), Message("b")])
     first, second = (each.receipt_handle for each in queue.batch_receive_message(2))
     server.advance(29_999)
     queue.delete_message(first)
     server.advance(1)
-    with raises_smq_error("MessageNotExist"):
-        queue.delete_message(second)
-    with raises_smq_error("MessageNotExist"):
-        queue.change_message_visibility(second, 1)
+    check_invalid(queue, second)
     assert counts(queue) == (1, 0, 0)
 
 
-def test_lenient_handles_work_until_the_next_receive() -> None:
+def test_lenient_handles_remain_valid_after_changes_of_the_same_receive() -> None:
     with RunningServer(smq_handles="lenient") as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())
@@ -290,12 +287,12 @@ def test_lenient_handles_work_until_the_next_receive() -> None:
         queue.change_message_visibility(second, 10)
         server.advance(seconds=10)
         queue.receive_message()
-        with raises_smq_error("MessageNotExist"):
+        with refused("MessageNotExist"):
             queue.delete_message(second)
         assert counts(queue) == (0, 1, 0)
 
 
-# Signatures of the SDK, on a server that verifies them.
+# Signatures of the SDK.
 
 
 @pytest.fixture
@@ -305,7 +302,7 @@ def verifying(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.mark.parametrize("key", ["AKIDOWNER", "AKIDCAROL", "ASIDBOB"])
-def test_server_verifies_signature_of_every_operation(verifying: RunningServer, key: str) -> None:
+def test_every_operation_works_with_a_verified_signature(verifying: RunningServer, key: str) -> None:
     with account_at(verifying, key, SECRETS[key], token=TOKEN if key == "ASIDBOB" else "") as account:
         queue = account.get_queue("jobs")
         assert queue.create(QueueMeta()) == f"{verifying.endpoint}/queues/jobs"
@@ -323,7 +320,7 @@ def test_server_verifies_signature_of_every_operation(verifying: RunningServer, 
         queue.delete()
 
 
-def test_same_key_reaches_same_queue_over_both_protocols(verifying: RunningServer) -> None:
+def test_a_key_uses_the_same_queues_over_both_protocols(verifying: RunningServer) -> None:
     with account_at(verifying, "AKIDOWNER", SECRETS["AKIDOWNER"]) as account:
         queue = account.get_queue("jobs")
         client(verifying).create_queue(QueueName="jobs")
@@ -342,8 +339,8 @@ def test_same_key_reaches_same_queue_over_both_protocols(verifying: RunningServe
         ("ASIDBOB", SECRETS["ASIDBOB"], "another", "InvalidAccessKeyId"),
     ],
 )
-def test_invalid_signatures_are_rejected(
+def test_an_invalid_signature_is_refused(
     verifying: RunningServer, key: str, secret: str, token: str, code: str
 ) -> None:
-    with account_at(verifying, key, secret, token=token) as account, raises_smq_error(code):
+    with account_at(verifying, key, secret, token=token) as account, refused(code):
         account.list_queue()

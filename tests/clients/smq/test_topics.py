@@ -1,4 +1,4 @@
-"""Topics and subscriptions of SMQ, through its official Python SDK."""
+"""Topics and subscriptions of SMQ with its official Python SDK."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from mns.subscription import Subscription, SubscriptionMeta
 from mns.topic import Base64TopicMessage, DirectMailInfo, Topic, TopicMessage, TopicMeta
 
 from tests.clients.smq.raw import element, message, smq_request
-from tests.clients.smq.test_queues import raises_smq_error
+from tests.clients.smq.test_queues import refused
 from tests.server.keys import OWNER as KEYS_OWNER
 from tests.server.keys import REGION as KEYS_REGION
 from tests.server.keys import SECRETS, written
@@ -63,7 +63,7 @@ def received(queue: Queue) -> Message:
 # Topics.
 
 
-def test_new_topic_has_defaults_of_smq(account: Account, server: RunningServer) -> None:
+def test_a_new_topic_has_the_defaults_of_smq(account: Account, server: RunningServer) -> None:
     topic = account.get_topic("news")
     assert topic.create(TopicMeta()) == f"{server.endpoint}/topics/news"
     assert vars(topic.get_attributes()) == {
@@ -77,29 +77,27 @@ def test_new_topic_has_defaults_of_smq(account: Account, server: RunningServer) 
     }
 
 
-def test_existing_topic_is_found_if_given_attributes_match(account: Account, server: RunningServer) -> None:
+def test_creating_a_topic_again_requires_equal_attributes(account: Account, server: RunningServer) -> None:
     topic = account.get_topic("news")
     url = topic.create(TopicMeta(2_048, True))
     assert topic.create(TopicMeta()) == topic.create(TopicMeta(2_048)) == url
     assert smq_request(server, "PUT", "/topics/news").status == 204
-    with raises_smq_error("TopicAlreadyExist"):
+    with refused("TopicAlreadyExist"):
         topic.create(TopicMeta(2_049))
-    assert (
-        smq_request(server, "PUT", "/topics/news", "<Topic><LoggingEnabled>false</LoggingEnabled></Topic>").status
-        == 409
-    )
+    without_logs = element("Topic", element("LoggingEnabled", "false"))
+    assert smq_request(server, "PUT", "/topics/news", without_logs).status == 409
 
 
 def test_attributes_are_changed_one_by_one(topic: Topic, server: RunningServer) -> None:
     server.advance(seconds=5)
     topic.set_attributes(TopicMeta(1_024))
     topic.set_attributes(TopicMeta(logging_enabled=True))
-    attributes = topic.get_attributes()
-    assert (attributes.maximum_message_size, attributes.logging_enabled) == (1_024, True)
-    assert (attributes.create_time, attributes.last_modify_time) == (1_700_000_000, 1_700_000_005)
+    found = topic.get_attributes()
+    assert (found.maximum_message_size, found.logging_enabled) == (1_024, True)
+    assert (found.create_time, found.last_modify_time) == (1_700_000_000, 1_700_000_005)
 
 
-def test_topics_are_listed_by_pages(account: Account) -> None:
+def test_topics_are_listed_in_pages(account: Account, server: RunningServer) -> None:
     for name in ("b", "a2", "a1", "a3"):
         account.get_topic(name).create(TopicMeta())
     urls, marker = account.list_topic(prefix="a", ret_number=2)
@@ -107,18 +105,12 @@ def test_topics_are_listed_by_pages(account: Account) -> None:
     urls, marker = account.list_topic(prefix="a", ret_number=2, marker=marker)
     assert ([url.rpartition("/")[2] for url in urls], marker) == (["a3"], "")
     assert account.list_topic(prefix="c") == ([], "")
+    detailed = smq_request(server, "GET", "/topics", "", "x-mns-with-meta: true", "x-mns-prefix: b")
+    found = [detailed.text(name) for name in ("TopicName", "MessageCount", "TopicURL")]
+    assert found == ["b", "0", "http://h:1/topics/b"]
 
 
-def test_topic_listing_has_attributes_on_request(topic: Topic, server: RunningServer) -> None:
-    reply = smq_request(server, "GET", "/topics", "", "x-mns-with-meta: true")
-    assert (reply.text("TopicName"), reply.text("MessageCount"), reply.text("TopicURL")) == (
-        "news",
-        "0",
-        "http://h:1/topics/news",
-    )
-
-
-def test_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
+def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
     subscribe(topic)
     topic.delete()
     topic.delete()
@@ -131,7 +123,7 @@ def test_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic,
         topic.get_subscription("s").unsubscribe,
         topic.get_subscription("s").get_attributes,
     ):
-        with raises_smq_error("TopicNotExist"):
+        with refused("TopicNotExist"):
             call()
     topic.create(TopicMeta())
     assert topic.list_subscription() == ([], "")
@@ -140,7 +132,7 @@ def test_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic,
 # Subscriptions.
 
 
-def test_new_subscription_has_attributes(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_a_new_subscription_has_the_defaults_of_smq(topic: Topic, queue: Queue, server: RunningServer) -> None:
     made = topic.get_subscription("s")
     assert made.subscribe(SubscriptionMeta(endpoint())) == f"{server.endpoint}/topics/news/subscriptions/s"
     assert vars(made.get_attributes()) == {
@@ -157,31 +149,31 @@ def test_new_subscription_has_attributes(topic: Topic, queue: Queue, server: Run
     assert smq_request(server, "GET", "/topics/news/subscriptions/s").text("Subscriber") == OWNER
 
 
-def test_identical_subscription_is_found_and_different_one_rejected(
+def test_creating_a_subscription_again_requires_equal_attributes(
     topic: Topic, queue: Queue, server: RunningServer
 ) -> None:
     meta = {"filter_tag": "red", "notify_content_format": "JSON", "notify_strategy": "EXPONENTIAL_DECAY_RETRY"}
     made = subscribe(topic, **meta)
     again = made.subscribe(SubscriptionMeta(endpoint(), **meta))
     assert again == f"{server.endpoint}/topics/news/subscriptions/s"
-    attributes = made.get_attributes()
-    assert {name: getattr(attributes, name) for name in meta} == meta
-    with raises_smq_error("SubscriptionAlreadyExist"):
+    found = made.get_attributes()
+    assert {name: getattr(found, name) for name in meta} == meta
+    with refused("SubscriptionAlreadyExist"):
         subscribe(topic)
 
 
-def test_only_notify_strategy_can_be_changed(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_only_the_notify_strategy_can_be_changed(topic: Topic, queue: Queue, server: RunningServer) -> None:
     made = subscribe(topic)
     server.advance(seconds=5)
     made.set_attributes(SubscriptionMeta(notify_strategy="EXPONENTIAL_DECAY_RETRY"))
     made.set_attributes(SubscriptionMeta())
-    attributes = made.get_attributes()
-    assert (attributes.notify_strategy, attributes.last_modify_time) == ("EXPONENTIAL_DECAY_RETRY", 1_700_000_005)
-    with raises_smq_error("SubscriptionNotExist"):
+    found = made.get_attributes()
+    assert (found.notify_strategy, found.last_modify_time) == ("EXPONENTIAL_DECAY_RETRY", 1_700_000_005)
+    with refused("SubscriptionNotExist"):
         topic.get_subscription("none").set_attributes(SubscriptionMeta(notify_strategy="BACKOFF_RETRY"))
 
 
-def test_subscriptions_are_listed_by_pages(topic: Topic, queue: Queue) -> None:
+def test_subscriptions_are_listed_in_pages(topic: Topic, queue: Queue) -> None:
     for name in ("b", "a2", "a1"):
         subscribe(topic, name)
     urls, marker = topic.list_subscription(ret_number=2)
@@ -191,11 +183,11 @@ def test_subscriptions_are_listed_by_pages(topic: Topic, queue: Queue) -> None:
     assert len(topic.list_subscription(prefix="a")[0]) == 2
 
 
-def test_unsubscribing_is_idempotent(topic: Topic, queue: Queue) -> None:
+def test_a_subscription_may_be_deleted_repeatedly(topic: Topic, queue: Queue) -> None:
     made = subscribe(topic)
     made.unsubscribe()
     made.unsubscribe()
-    with raises_smq_error("SubscriptionNotExist"):
+    with refused("SubscriptionNotExist"):
         made.get_attributes()
 
 
@@ -211,8 +203,8 @@ def test_unsubscribing_is_idempotent(topic: Topic, queue: Queue) -> None:
         ("ftp://hook.example/", "EndpointInvalid"),
     ],
 )
-def test_invalid_endpoints_are_rejected(topic: Topic, queue: Queue, at: str, code: str) -> None:
-    with raises_smq_error(code):
+def test_an_invalid_endpoint_is_refused(topic: Topic, queue: Queue, at: str, code: str) -> None:
+    with refused(code):
         subscribe(topic, at=at)
 
 
@@ -226,7 +218,7 @@ def as_xml(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "read"), [("XML", as_xml), ("JSON", json.loads)])
-def test_subscribed_queue_receives_document(
+def test_a_queue_receives_a_notification_document(
     topic: Topic, plain: Queue, server: RunningServer, name: str, read: Callable[[str], Any]
 ) -> None:
     subscribe(topic, notify_content_format=name)
@@ -249,13 +241,13 @@ def test_subscribed_queue_receives_document(
     }
 
 
-def test_simplified_format_is_body_alone(topic: Topic, plain: Queue) -> None:
+def test_a_queue_receives_only_the_body_in_simplified_format(topic: Topic, plain: Queue) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     topic.publish_message(TopicMessage("just this"))
     assert received(plain).message_body == "just this"
 
 
-def test_base64_is_left_to_clients(topic: Topic, queue: Queue) -> None:
+def test_bodies_in_base64_are_not_decoded(topic: Topic, queue: Queue) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     sent = topic.publish_message(Base64TopicMessage("köln"))
     assert sent.message_body_md5 == md5(base64.b64encode("köln".encode())).hexdigest().upper()
@@ -263,16 +255,16 @@ def test_base64_is_left_to_clients(topic: Topic, queue: Queue) -> None:
     assert got.message_body == "köln"
 
 
-def test_filter_tag_matches_by_equality(account: Account, topic: Topic, plain: Queue) -> None:
+def test_a_filter_tag_must_equal_the_tag(account: Account, topic: Topic, plain: Queue) -> None:
     subscribe(topic, "red", filter_tag="red", notify_content_format="SIMPLIFIED")
     for tag in ("red", "blue", "", "RED", "re"):
         topic.publish_message(TopicMessage(f"<{tag}>", tag))
     assert received(plain).message_body == "<red>"
-    with raises_smq_error("MessageNotExist"):
+    with refused("MessageNotExist"):
         plain.receive_message()
 
 
-def test_properties_and_group_id_are_forwarded(account: Account, topic: Topic) -> None:
+def test_properties_and_groups_are_delivered(account: Account, topic: Topic) -> None:
     fifo = account.get_queue("jobs.fifo")
     fifo.create(QueueMeta())
     fifo.set_encoding(False)
@@ -293,17 +285,16 @@ def test_mail_attributes_are_ignored(topic: Topic, plain: Queue) -> None:
     assert received(plain).message_body == "a"
 
 
-def test_message_size_is_limited_by_topic(topic: Topic, plain: Queue) -> None:
-    """The document around the message does not count."""
+def test_the_maximum_message_size_excludes_the_notification_document(topic: Topic, plain: Queue) -> None:
     subscribe(topic)
     topic.publish_message(TopicMessage("&" * SIZE))
     assert as_xml(received(plain).message_body)["Message"] == "&" * SIZE
     topic.set_attributes(TopicMeta(1_024))
-    with raises_smq_error("InvalidArgument"):
+    with refused("InvalidArgument"):
         topic.publish_message(TopicMessage("x" * 1_025))
 
 
-def test_notification_is_received_over_sqs(topic: Topic, queue: Queue, server: RunningServer) -> None:
+def test_published_messages_are_received_over_sqs(topic: Topic, queue: Queue, server: RunningServer) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     published = topic.publish_message(TopicMessage("hello"))
     with HttpQueueClient(server.endpoint) as sqs:
@@ -311,8 +302,8 @@ def test_notification_is_received_over_sqs(topic: Topic, queue: Queue, server: R
     assert (got.body, got.id.replace("-", "").upper()) == ("hello", published.message_id)
 
 
-def test_topics_belong_to_the_signing_account(tmp_path: Path) -> None:
-    """Other accounts have their own topics, and cannot subscribe this account's queues."""
+def test_topics_belong_to_the_account_that_signs(tmp_path: Path) -> None:
+    """Other accounts can have topics of the same name, and cannot subscribe its queues."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=KEYS_REGION) as server:
         first, second = (
             Account(server.endpoint, key, SECRETS[key], logger=logging.getLogger("mns"))
@@ -322,14 +313,14 @@ def test_topics_belong_to_the_signing_account(tmp_path: Path) -> None:
             account.get_topic("news").create(TopicMeta())
             account.get_queue("jobs").create(QueueMeta())
         subscribe(first.get_topic("news"), at=endpoint(account=KEYS_OWNER), notify_content_format="SIMPLIFIED")
-        with raises_smq_error("AccessDenied"):
+        with refused("AccessDenied"):
             subscribe(second.get_topic("news"), at=endpoint(account=KEYS_OWNER))
         second.get_topic("news").publish_message(TopicMessage("not yours"))
         first.get_topic("news").publish_message(TopicMessage("yours"))
         plain = first.get_queue("jobs")
         plain.set_encoding(False)
         assert received(plain).message_body == "yours"
-        with raises_smq_error("MessageNotExist"):
+        with refused("MessageNotExist"):
             plain.receive_message()
         assert first.get_topic("news").get_subscription("s").get_attributes().topic_owner == KEYS_OWNER
         for account in (first, second):
@@ -348,7 +339,7 @@ def sized(size: int) -> str:
 
 
 SUBSCRIBED = "/topics/news/subscriptions"
-INVALID = [
+WRONG = [
     ("PUT", "/topics/-a", "", "TopicNameInvalid"),
     ("PUT", "/topics/a_b", "", "TopicNameInvalid"),
     ("PUT", "/topics/a.fifo", "", "TopicNameInvalid"),
@@ -371,7 +362,7 @@ INVALID = [
 
 
 @pytest.mark.usefixtures("topic", "queue")
-def test_invalid_topic_requests_have_error_codes(server: RunningServer) -> None:
-    codes = [smq_request(server, method, path, body).code for method, path, body, _ in INVALID]
-    assert codes == [code for *_, code in INVALID]
+def test_an_invalid_request_about_topics_has_an_error_code(server: RunningServer) -> None:
+    codes = [smq_request(server, method, path, body).code for method, path, body, _ in WRONG]
+    assert codes == [code for *_, code in WRONG]
     assert smq_request(server, "PUT", f"/topics/9{'x' * 254}").status == 201
