@@ -1,4 +1,4 @@
-"""A stock boto3 client for a server that checks no keys."""
+"""A boto3 client of a server without credentials."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from botocore.config import Config
 
 
 def client(endpoint: str, **config: Any) -> Any:
-    """Return a client that makes one attempt, with a timeout of one minute; ``config`` goes to botocore."""
+    """Return a client without retries, with a read timeout of a minute; ``config`` is botocore's."""
     settings = {"retries": {"total_max_attempts": 1}, "read_timeout": 60} | config
     return boto3.client(
         "sqs",

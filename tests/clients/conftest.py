@@ -1,4 +1,4 @@
-"""A real server whose clock the test moves, and a stock boto3 client for it."""
+"""A server whose clock the test moves, and a boto3 client of it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +11,8 @@ from veilmq.testing import RunningServer
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def veilmq_settings(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Return the settings of the server for each store; clients see no difference."""
-    return store_settings(request.param)
+def veilmq_settings(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return place(request.param)
 
 
 @pytest.fixture
@@ -23,11 +22,11 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 HERE = Path(__file__).parent
 ON_POSTGRES = {"test_boto3", "test_messages"}
-"""The modules that `make test` runs on PostgreSQL too; clients cannot tell the stores apart."""
+"""The files that `make test` runs on PostgreSQL, a cross-section, as clients do not depend on the store."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the other modules on PostgreSQL in `make test-all` only."""
+    """Run the other files on PostgreSQL only in `make test-all`."""
     for item in items:
         on_postgres = item.path.is_relative_to(HERE) and "postgres" in stores_of(item)
         if on_postgres and item.path.stem not in ON_POSTGRES:

@@ -1,8 +1,7 @@
-"""Client programs: processes that a test talks to, and where their packages are installed.
+"""Client programs: processes that exchange JSON objects with the test, one per line.
 
-A program writes one JSON object per line. Some are questions, `{"ask": name, "id": number, ...}`, which the test
-answers with `{"id": number, "answer": any}`: only the test can move the server's clock or see parked requests. The
-others are reports.
+A program writes reports, and calls of the test, `{"ask": name, "id": number, ...}`, with the reply
+`{"id": number, "answer": any}`: only the test can move the server's clock or see parked polls.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ INSTALLED = ROOT / ".clients"
 JAVASCRIPT = ROOT / "tests" / "clients" / "javascript"
 
 ACTIONS = frozenset(botocore.session.get_session().get_service_model("sqs").operation_names)
-"""All actions of SQS, as botocore knows them."""
+"""All actions of SQS in botocore's model."""
 
 Report = dict[str, Any]
 
@@ -38,25 +37,25 @@ _HOW = "scripts/install-clients.sh installs it"
 
 
 def node(*words: str) -> list[str]:
-    """Return the command line that runs node; it finds the packages of scripts in the directory `JAVASCRIPT`."""
+    """Return a command of node, which finds its packages from the folder `JAVASCRIPT`."""
     need((INSTALLED / "javascript.stamp").exists() and shutil.which("node"), f"the npm packages ({_HOW})")
     return ["node", *words]
 
 
 def python(*words: str) -> list[str]:
-    """Return the command line that runs a module of tests/clients/python with only the ``packages`` installed."""
+    """Return the command of a module of tests/clients/python, in which only ``packages`` are installed."""
     return [sys.executable, "-S", "-P", "-m", *words]
 
 
 def packages(*clients: str) -> dict[str, str]:
-    """Return the environment in which ``python`` finds these clients; earlier ones take precedence."""
+    """Return the environment with these clients for ``python``; earlier ones have precedence."""
     for client in clients:
         need((INSTALLED / f"{client}.stamp").exists(), f"the Python packages of {client} ({_HOW})")
     return {"PYTHONPATH": os.pathsep.join(map(str, [*(INSTALLED / client for client in clients), ROOT]))}
 
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
-    """Return the answers to `advance` (move the clock by `ms`) and `parked` (wait until a receive is parked)."""
+    """Return the calls about a server: `advance` its clock by `ms`, and wait until a receive is `parked`."""
     return {
         "advance": lambda report: server.advance(report["ms"]),
         "parked": lambda _: server.wait_until(lambda: server.parked == 1),
@@ -64,7 +63,7 @@ def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
 
 
 class Program:
-    """A context manager that runs a program, and kills it at the end if it is still running."""
+    """A context manager that runs a program, and kills it at the end if it still runs."""
 
     def __init__(self, words: list[str], *, endpoint: str, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -77,8 +76,8 @@ class Program:
             start_new_session=True,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
-        self._stderr: list[str] = []
-        self._readers = [threading.Thread(target=self._read_stdout), threading.Thread(target=self._read_stderr)]
+        self._errors: list[str] = []
+        self._readers = [threading.Thread(target=self._read_output), threading.Thread(target=self._read_errors)]
 
     def __enter__(self) -> Self:
         for reader in self._readers:
@@ -97,34 +96,34 @@ class Program:
             assert pipe is not None
             pipe.close()
 
-    def read_report(self) -> Report | None:
-        """Return the next report or question, or `None` once the program has exited successfully."""
+    def next_report(self) -> Report | None:
+        """Return the next object, or `None` at the end; fail with the error output if the exit status is not 0."""
         try:
             line = self._lines.get(timeout=_PATIENCE_S)
         except queue.Empty:
-            raise AssertionError(f"the program reports nothing any more: {self.stderr}") from None
+            raise AssertionError(f"no output: {self.errors}") from None
         if line is not None:
             report: Report = json.loads(line)
             return report
-        assert self._process.wait(_PATIENCE_S) == 0, self.stderr
+        assert self._process.wait(_PATIENCE_S) == 0, self.errors
         return None
 
     def expect(self, kind: str, name: str) -> Report:
-        """Return the next report, and check that it is the ``ask`` or ``event`` ``name``."""
-        report = self.read_report()
-        assert report is not None, f"the program exited before {name}: {self.stderr}"
-        assert report.get(kind) == name, f"expected {name}: {report}"
+        """Return the next object, which must be an ``ask`` or ``event`` of this name."""
+        report = self.next_report()
+        assert report is not None, f"it ended before {name}: {self.errors}"
+        assert report.get(kind) == name, f"not {name}: {report}"
         return report
 
-    def answer(self, question: Report, answer: object = None) -> None:
+    def answer(self, call: Report, result: object = None) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": question["id"], "answer": answer}) + "\n")
+        self._process.stdin.write(json.dumps({"id": call["id"], "answer": result}) + "\n")
         self._process.stdin.flush()
 
     def reports(self, answers: Mapping[str, Callable[[Report], object]]) -> list[Report]:
-        """Answer the program's questions until it exits; return its other reports."""
+        """Answer the calls of the program until it ends; return its reports."""
         found = []
-        while (report := self.read_report()) is not None:
+        while (report := self.next_report()) is not None:
             if "ask" in report:
                 self.answer(report, answers[report["ask"]](report))
             else:
@@ -132,8 +131,8 @@ class Program:
         return found
 
     @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Suspend the program by SIGSTOP until the context ends."""
+    def stopped(self) -> Iterator[None]:
+        """Suspend the program with SIGSTOP; resume it at the end."""
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
@@ -147,18 +146,18 @@ class Program:
         return self._process.wait(_PATIENCE_S)
 
     @property
-    def stderr(self) -> str:
-        """Return what the program has written to its standard error: all of it once it has exited."""
+    def errors(self) -> str:
+        """The standard error: all of it after the end of the program, otherwise the part so far."""
         if self._process.poll() is not None:
             self._readers[1].join(_PATIENCE_S)
-        return "".join(self._stderr)
+        return "".join(self._errors)
 
-    def _read_stdout(self) -> None:
+    def _read_output(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
         self._lines.put(None)
 
-    def _read_stderr(self) -> None:
+    def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        self._stderr.extend(self._process.stderr)
+        self._errors.extend(self._process.stderr)

@@ -1,4 +1,4 @@
-"""How an AWS SDK parses our replies: botocore's own model, parser and exception classes, without a socket.
+"""Parse replies as an AWS SDK does, with botocore's model, parser and exceptions, but without a socket.
 
 A reply has ``status``, ``headers`` as lines, and ``body``.
 """
@@ -35,8 +35,8 @@ def header_fields(reply: Any) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in reply.headers.decode().split("\r\n") if line)
 
 
-def parse_reply(action: str, reply: Any) -> dict[str, Any]:
-    """Return what a client's call would return for ``reply``, or raise the exception that it would raise."""
+def understood(action: str, reply: Any) -> dict[str, Any]:
+    """Return the result of ``reply`` in a client; raise its exceptions."""
     operation = service_model().operation_model(action)
     headers = HeadersDict()
     for name, value in header_fields(reply).items():
@@ -50,11 +50,10 @@ def parse_reply(action: str, reply: Any) -> dict[str, Any]:
     return parsed
 
 
-# How an older AWS SDK serializes and parses the Query protocol, with botocore's serializer and parser for it.
+# The Query protocol, with botocore's serializer and parser.
 #
-# Today's botocore still contains that code, but its model of SQS is for JSON. ``ENTRIES`` and ``MAPS`` supply what the
-# model lacks: the names of list elements, of map entries and of their keys and values, as in botocore up to 1.29
-# (``service-2.json`` of 2012-11-05, ``locationName``). ``test_programs`` runs a real old boto3.
+# botocore still has them, but its model of SQS is for JSON. ``ENTRIES`` and ``MAPS`` have the names of list elements,
+# maps and keys of botocore up to 1.29 (``service-2.json`` of 2012-11-05). ``test_programs`` runs an old boto3.
 
 
 ENTRIES = {
@@ -70,14 +69,14 @@ ENTRIES = {
     "ListMessageMoveTasksResultEntryList": "ListMessageMoveTasksResultEntry",
     "MessageAttributeNameList": "MessageAttributeName",
     "MessageList": "Message",
-    "MessageSystemAttributeList": "MessageSystemAttributeName",  # newer than the last model for Query
+    "MessageSystemAttributeList": "MessageSystemAttributeName",  # is younger than the last model that spoke Query
     "QueueUrlList": "QueueUrl",
     "SendMessageBatchRequestEntryList": "SendMessageBatchRequestEntry",
     "SendMessageBatchResultEntryList": "SendMessageBatchResultEntry",
     "StringList": "StringListValue",
     "TagKeyList": "TagKey",
 }
-"""List shape → name of its elements."""
+"""List → the name of its elements."""
 
 MAPS = {
     "MessageBodyAttributeMap": ("MessageAttribute", "Name", "Value"),
@@ -86,7 +85,7 @@ MAPS = {
     "QueueAttributeMap": ("Attribute", "Name", "Value"),
     "TagMap": ("Tag", "Key", "Value"),
 }
-"""Map shape → names of its entries, their keys and their values."""
+"""Map → the names of its entries, their keys and their values."""
 
 
 @cache
@@ -114,15 +113,15 @@ def _rename(name: str, shape: dict[str, Any]) -> None:
             member["locationName"] = ENTRIES[member["shape"]]
 
 
-def query_form(action: str, members: dict[str, Any]) -> str:
+def form_of_request(action: str, members: dict[str, Any]) -> str:
     serialized = create_serializer("query", include_validation=False).serialize_to_request(
         copy.deepcopy(members), old_model().operation_model(action)
     )
     return urlencode(serialized["body"])
 
 
-def parse_query_reply(action: str, reply: Any) -> dict[str, Any]:
-    """Return what the client's call would return for ``reply``, or raise the exception that it would raise."""
+def understood_xml(action: str, reply: Any) -> dict[str, Any]:
+    """Return the result of ``reply`` in a client; raise its exceptions."""
     operation = old_model().operation_model(action)
     raw = {"status_code": reply.status, "headers": header_fields(reply), "body": reply.body}
     parsed: dict[str, Any] = create_parser("query").parse(raw, operation.output_shape)
@@ -130,9 +129,6 @@ def parse_query_reply(action: str, reply: Any) -> dict[str, Any]:
     if reply.status >= 300:
         raise ClientError(parsed, action)
     return parsed
-
-
-# Members of requests, shared by the tests of errors.
 
 
 LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
@@ -157,4 +153,4 @@ MEMBERS: dict[str, dict[str, Any]] = {
     "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
     "ChangeMessageVisibilityBatch": {"Entries": [{"Id": "a", "ReceiptHandle": "r", "VisibilityTimeout": 1}]},
 }
-"""Action on one queue → its other required members."""
+"""Actions on one queue → their required members other than the queue."""

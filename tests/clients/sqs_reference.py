@@ -1,16 +1,15 @@
-"""A demonstration for each row of the reference page of SQS, with raw requests to a real server.
+"""Requests for each row of docs/protocols/sqs.md: attributes of actions, and errors.
 
-Stock clients refuse to send most invalid requests, so these are JSON over a socket.
+They are JSON over a socket, as SDKs do not send most invalid requests.
 """
 
 import json
-import urllib.request
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from typing import Any
-from urllib.error import HTTPError
 
+import urllib3
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -22,7 +21,7 @@ from veilmq.testing import RunningServer
 
 
 class Stage(ServiceClient):
-    """A client in JSON of a server that many rows share; each row uses queues of its own."""
+    """A client of a server for many rows; each row creates its own queues."""
 
     def __init__(self, server: RunningServer) -> None:
         super().__init__(server.endpoint, JSON)
@@ -55,7 +54,7 @@ class Stage(ServiceClient):
         return dead
 
 
-# A demonstration of each row (action, attribute) of the reference page: the attribute is set, and read back.
+# Attributes.
 
 
 Show = Callable[[Stage], None]
@@ -94,15 +93,11 @@ STANDARD: dict[str, dict[str, str]] = {
 """Attribute of all queues → attributes that set it."""
 
 
-_STATEMENT = {
-    "Effect": "Allow",
-    "Principal": "*",
-    "Action": "sqs:SendMessage",
-    "Resource": "arn:aws:sqs:us-east-1:000000000000:*",
-}
+_RESOURCE = "arn:aws:sqs:us-east-1:000000000000:*"
+_STATEMENT = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": _RESOURCE}
 
 
-def _settings_for(stage: Stage, name: str) -> dict[str, str]:
+def _given(stage: Stage, name: str) -> dict[str, str]:
     if name == "RedrivePolicy":
         return {name: stage.redrive(stage.queue(), receives=7)}
     if name == "Policy":
@@ -115,25 +110,24 @@ def _make(stage: Stage, name: str, **attributes: str) -> str:
 
 
 def _create(name: str, stage: Stage) -> None:
-    given = _settings_for(stage, name)
+    given = _given(stage, name)
     assert stage.attributes(_make(stage, name, **given), name) == {name: given[name]}
 
 
 def _set(name: str, stage: Stage) -> None:
-    given = _settings_for(stage, name)
+    given = _given(stage, name)
     url = _make(stage, name)
     stage.call("SetQueueAttributes", QueueUrl=url, Attributes=given)
     assert stage.attributes(url, name) == {name: given[name]}
 
 
 def _get(name: str, stage: Stage) -> None:
-    given = _settings_for(stage, name)
-    attributes = stage.attributes(_make(stage, name, **given), "All")
-    assert attributes[name] == given[name]
+    given = _given(stage, name)
+    assert stage.attributes(_make(stage, name, **given), "All")[name] == given[name]
     assert name not in stage.attributes(_make(stage, name, **given), "QueueArn")
 
 
-def _message_count(stage: Stage, name: str) -> None:
+def _count(stage: Stage, name: str) -> None:
     url = stage.queue()
     stage.receipt(url)
     stage.call("SendMessage", QueueUrl=url, MessageBody="visible")
@@ -147,7 +141,7 @@ def _arn(stage: Stage) -> None:
     assert stage.attributes(url, "QueueArn") == {"QueueArn": f"arn:aws:sqs:us-east-1:000000000000:{name}"}
 
 
-def _timestamp(name: str, change_s: int, stage: Stage) -> None:
+def _time(name: str, change_s: int, stage: Stage) -> None:
     url = stage.queue()
     created_s = stage.server.clock.now_ms() // 1_000
     stage.server.advance(2_000)
@@ -155,54 +149,52 @@ def _timestamp(name: str, change_s: int, stage: Stage) -> None:
     assert stage.attributes(url, name) == {name: str(created_s + change_s)}
 
 
-def _received_attribute(stage: Stage, url: str, name: str) -> str | None:
-    """Return the system attribute ``name`` of the only visible message."""
+def _received(stage: Stage, url: str, name: str) -> str | None:
+    """Receive the only visible message; return its system attribute ``name``."""
     (message,) = stage.call("ReceiveMessage", QueueUrl=url, MessageSystemAttributeNames=[name])["Messages"]
-    attributes: dict[str, str] = message.get("Attributes", {})
-    assert set(attributes) <= {name}
-    return attributes.get(name)
+    found: dict[str, str] = message.get("Attributes", {})
+    assert set(found) <= {name}
+    return found.get(name)
 
 
-def _message_attribute(name: str, expected: Callable[[Stage], str], stage: Stage) -> None:
+def _of_message(name: str, expected: Callable[[Stage], str], stage: Stage) -> None:
     url = stage.queue()
     stage.call("SendMessage", QueueUrl=url, MessageBody="m")
-    assert _received_attribute(stage, url, name) == expected(stage)
+    assert _received(stage, url, name) == expected(stage)
 
 
 def _now(stage: Stage) -> str:
     return str(stage.server.clock.now_ms())
 
 
-def _fifo_attribute(name: str, expected: str, stage: Stage) -> None:
+def _of_fifo(name: str, expected: str, stage: Stage) -> None:
     url = stage.fifo(ContentBasedDeduplication="true")
     sent = stage.call("SendMessage", QueueUrl=url, MessageBody="m", MessageGroupId="g")
-    assert _received_attribute(stage, url, name) == (expected or sent[name])
+    assert _received(stage, url, name) == (expected or sent[name])
     assert len(sent["SequenceNumber"]) == 20
 
 
-def _dead_letter_source(stage: Stage) -> None:
+def _source(stage: Stage) -> None:
     dead = stage.queue()
     source = stage.queue(RedrivePolicy=stage.redrive(dead))
     stage.call("SendMessage", QueueUrl=source, MessageBody="m")
     for _ in range(2):
         stage.call("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0)
-    assert _received_attribute(stage, dead, "DeadLetterQueueSourceArn") == stage.arn(source)
+    assert _received(stage, dead, "DeadLetterQueueSourceArn") == stage.arn(source)
 
 
 _HEADER = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}
 
 
-def _trace_header(action: str, wrap: Callable[[dict[str, Any]], dict[str, Any]], stage: Stage) -> None:
+def _traced(action: str, wrap: Callable[[dict[str, Any]], dict[str, Any]], stage: Stage) -> None:
     url = stage.queue()
     sent = stage.call(action, QueueUrl=url, **wrap({"MessageBody": "m", "MessageSystemAttributes": _HEADER}))
     assert "MD5OfMessageSystemAttributes" in json.dumps(sent)
-    assert _received_attribute(stage, url, "AWSTraceHeader") == "Root=1"
+    assert _received(stage, url, "AWSTraceHeader") == "Root=1"
 
 
-_trace_header_alone = partial(_trace_header, "SendMessage", lambda message: message)
-_trace_header_in_batch = partial(
-    _trace_header, "SendMessageBatch", lambda message: {"Entries": [message | {"Id": "a"}]}
-)
+_alone = partial(_traced, "SendMessage", lambda message: message)
+_in_batch = partial(_traced, "SendMessageBatch", lambda message: {"Entries": [message | {"Id": "a"}]})
 
 _SETTABLE = (*STANDARD, "Policy", "RedrivePolicy", *FIFO)
 
@@ -211,49 +203,41 @@ ATTRIBUTES: dict[tuple[str, str], Show] = {
     **{("SetQueueAttributes", name): partial(_set, name) for name in _SETTABLE},
     **{("GetQueueAttributes", name): partial(_get, name) for name in _SETTABLE},
     ("GetQueueAttributes", "QueueArn"): _arn,
-    ("GetQueueAttributes", "CreatedTimestamp"): partial(_timestamp, "CreatedTimestamp", 0),
-    ("GetQueueAttributes", "LastModifiedTimestamp"): partial(_timestamp, "LastModifiedTimestamp", 2),
+    ("GetQueueAttributes", "CreatedTimestamp"): partial(_time, "CreatedTimestamp", 0),
+    ("GetQueueAttributes", "LastModifiedTimestamp"): partial(_time, "LastModifiedTimestamp", 2),
     **{
-        ("GetQueueAttributes", name): partial(_message_count, name=name)
-        for name in (
-            "ApproximateNumberOfMessages",
-            "ApproximateNumberOfMessagesNotVisible",
-            "ApproximateNumberOfMessagesDelayed",
+        ("GetQueueAttributes", f"ApproximateNumberOfMessages{state}"): partial(
+            _count, name=f"ApproximateNumberOfMessages{state}"
         )
+        for state in ("", "NotVisible", "Delayed")
     },
-    ("SendMessage", "AWSTraceHeader"): _trace_header_alone,
-    ("SendMessageBatch", "AWSTraceHeader"): _trace_header_in_batch,
-    ("ReceiveMessage", "AWSTraceHeader"): _trace_header_alone,
-    ("ReceiveMessage", "SenderId"): partial(_message_attribute, "SenderId", lambda stage: "000000000000"),
-    ("ReceiveMessage", "SentTimestamp"): partial(_message_attribute, "SentTimestamp", _now),
+    ("SendMessage", "AWSTraceHeader"): _alone,
+    ("SendMessageBatch", "AWSTraceHeader"): _in_batch,
+    ("ReceiveMessage", "AWSTraceHeader"): _alone,
+    ("ReceiveMessage", "SenderId"): partial(_of_message, "SenderId", lambda stage: "000000000000"),
+    ("ReceiveMessage", "SentTimestamp"): partial(_of_message, "SentTimestamp", _now),
     ("ReceiveMessage", "ApproximateFirstReceiveTimestamp"): partial(
-        _message_attribute, "ApproximateFirstReceiveTimestamp", _now
+        _of_message, "ApproximateFirstReceiveTimestamp", _now
     ),
-    ("ReceiveMessage", "ApproximateReceiveCount"): partial(
-        _message_attribute, "ApproximateReceiveCount", lambda stage: "1"
-    ),
-    ("ReceiveMessage", "DeadLetterQueueSourceArn"): _dead_letter_source,
-    ("ReceiveMessage", "MessageGroupId"): partial(_fifo_attribute, "MessageGroupId", "g"),
-    ("ReceiveMessage", "MessageDeduplicationId"): partial(
-        _fifo_attribute, "MessageDeduplicationId", sha256(b"m").hexdigest()
-    ),
-    ("ReceiveMessage", "SequenceNumber"): partial(_fifo_attribute, "SequenceNumber", ""),
+    ("ReceiveMessage", "ApproximateReceiveCount"): partial(_of_message, "ApproximateReceiveCount", lambda stage: "1"),
+    ("ReceiveMessage", "DeadLetterQueueSourceArn"): _source,
+    ("ReceiveMessage", "MessageGroupId"): partial(_of_fifo, "MessageGroupId", "g"),
+    ("ReceiveMessage", "MessageDeduplicationId"): partial(_of_fifo, "MessageDeduplicationId", sha256(b"m").hexdigest()),
+    ("ReceiveMessage", "SequenceNumber"): partial(_of_fifo, "SequenceNumber", ""),
 }
-"""(action, attribute) → a demonstration, which raises ``AssertionError`` if the attribute does not work."""
+"""(action, attribute) → a function that asserts its effect."""
 
-# Provocations of each error of the reference page: (action, error) and (action, error of an entry).
-#
-# A provocation returns the reply that must have the error.
+# Errors of actions and of entries.
 
 
 Provocation = Callable[[Stage], SqsReply]
+"""Return a reply with the error."""
 
 NO_QUEUE = "/000000000000/none"
 NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
 
 
 def requesting(action: str, **members: Any) -> Provocation:
-    """Return the provocation that requests ``action`` with these members alone."""
     return lambda stage: stage.request(action, **members)
 
 
@@ -265,11 +249,11 @@ def on_fifo(action: str, **members: Any) -> Provocation:
     return lambda stage: stage.request(action, QueueUrl=stage.fifo(), **members)
 
 
-def creating(**attributes: str) -> Provocation:
+def created(**attributes: str) -> Provocation:
     return lambda stage: stage.request("CreateQueue", QueueName=fresh_name(), Attributes=attributes)
 
 
-def _existing_name(stage: Stage) -> SqsReply:
+def _exists(stage: Stage) -> SqsReply:
     url = stage.queue(DelaySeconds="1")
     return stage.request("CreateQueue", QueueName=url.rpartition("/")[2], Attributes={"DelaySeconds": "2"})
 
@@ -286,20 +270,20 @@ def _purged_recently(stage: Stage) -> SqsReply:
     return stage.request("PurgeQueue", QueueUrl=url)
 
 
-def _label_used_twice(stage: Stage) -> SqsReply:
+def _twice_permitted(stage: Stage) -> SqsReply:
     url = stage.queue()
     stage.call("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
     return stage.request("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
 
 
-def _too_many_permissions(stage: Stage) -> SqsReply:
+def _permitted_too_often(stage: Stage) -> SqsReply:
     url = stage.queue()
     for number in range(20):
         stage.call("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"] | {"Label": f"l{number}"})
     return stage.request("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
 
 
-def _full_in_flight(stage: Stage) -> SqsReply:
+def _in_flight(stage: Stage) -> SqsReply:
     url = stage.queue()
     for _ in range(2):
         stage.call("SendMessage", QueueUrl=url, MessageBody="m")
@@ -307,7 +291,7 @@ def _full_in_flight(stage: Stage) -> SqsReply:
     return stage.request("ReceiveMessage", QueueUrl=url)
 
 
-def _receives_too_often(stage: Stage) -> SqsReply:
+def _too_often(stage: Stage) -> SqsReply:
     url = stage.queue(VeilmqReceivesPerSecond="1")
     stage.call("ReceiveMessage", QueueUrl=url)
     return stage.request("ReceiveMessage", QueueUrl=url)
@@ -331,7 +315,7 @@ def _expired_entry(action: str, **members: Any) -> Provocation:
 
 
 def _too_long(action: str, wrap: Callable[[str], dict[str, Any]]) -> Provocation:
-    """Return the provocation that would keep a message in flight for more than 12 hours since its receive."""
+    """Return a change to a lease of more than 12 hours since the receive."""
 
     def provoke(stage: Stage) -> SqsReply:
         url = stage.queue()
@@ -346,14 +330,14 @@ def _entry(action: str, **members: Any) -> Provocation:
     return on_queue(action, Entries=[{"Id": "a"} | members])
 
 
-_MISSING_QUEUE_ERRORS: dict[tuple[str, str], Provocation] = {}
+_ON_QUEUE: dict[tuple[str, str], Provocation] = {}
 for _action, _members in MEMBERS.items():
-    _MISSING_QUEUE_ERRORS[_action, "MissingRequiredParameterException"] = requesting(_action, **_members)
-    _MISSING_QUEUE_ERRORS[_action, "QueueDoesNotExist"] = requesting(_action, QueueUrl=NO_QUEUE, **_members)
+    _ON_QUEUE[_action, "MissingRequiredParameterException"] = requesting(_action, **_members)
+    _ON_QUEUE[_action, "QueueDoesNotExist"] = requesting(_action, QueueUrl=NO_QUEUE, **_members)
 
-_BATCH_ERRORS: dict[tuple[str, str], Provocation] = {}
+_BATCHES: dict[tuple[str, str], Provocation] = {}
 for _action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"):
-    _BATCH_ERRORS |= {
+    _BATCHES |= {
         (_action, "EmptyBatchRequest"): on_queue(_action, Entries=[]),
         (_action, "TooManyEntriesInBatchRequest"): on_queue(_action, Entries=[{"Id": str(n)} for n in range(11)]),
         (_action, "InvalidBatchEntryId"): on_queue(_action, Entries=[{"Id": "a:b"}]),
@@ -361,14 +345,14 @@ for _action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibili
         (_action, "InvalidParameterValueException"): on_queue(_action, Entries=[{"Id": "a", "Foo": ["a"] * 20_000}]),
     }
 
-_QUEUE_ERRORS: dict[tuple[str, str], Provocation] = {
+_QUEUES: dict[tuple[str, str], Provocation] = {
     ("CreateQueue", "MissingRequiredParameterException"): requesting("CreateQueue"),
     ("CreateQueue", "InvalidParameterValueException"): requesting("CreateQueue", QueueName="a.b"),
     ("GetQueueUrl", "InvalidParameterValueException"): requesting("GetQueueUrl", QueueName=""),
-    ("CreateQueue", "QueueNameExists"): _existing_name,
+    ("CreateQueue", "QueueNameExists"): _exists,
     ("CreateQueue", "QueueDeletedRecently"): _deleted_recently,
-    ("CreateQueue", "InvalidAttributeName"): creating(Foo="1"),
-    ("CreateQueue", "InvalidAttributeValue"): creating(DelaySeconds="901"),
+    ("CreateQueue", "InvalidAttributeName"): created(Foo="1"),
+    ("CreateQueue", "InvalidAttributeValue"): created(DelaySeconds="901"),
     ("GetQueueUrl", "MissingRequiredParameterException"): requesting("GetQueueUrl"),
     ("GetQueueUrl", "QueueDoesNotExist"): requesting("GetQueueUrl", QueueName="none"),
     ("ListQueues", "InvalidParameterValueException"): requesting("ListQueues", NextToken="b3JkZXJz"),
@@ -382,8 +366,8 @@ _QUEUE_ERRORS: dict[tuple[str, str], Provocation] = {
     ),
     ("SetQueueAttributes", "InvalidAttributeName"): on_queue("SetQueueAttributes", Attributes={"FifoQueue": "true"}),
     ("SetQueueAttributes", "InvalidAttributeValue"): on_fifo("SetQueueAttributes", Attributes={"FifoQueue": "false"}),
-    ("AddPermission", "InvalidParameterValueException"): _label_used_twice,
-    ("AddPermission", "OverLimit"): _too_many_permissions,
+    ("AddPermission", "InvalidParameterValueException"): _twice_permitted,
+    ("AddPermission", "OverLimit"): _permitted_too_often,
     ("RemovePermission", "InvalidParameterValueException"): on_queue("RemovePermission", Label="l"),
     ("TagQueue", "InvalidParameterValueException"): on_queue("TagQueue", Tags={"aws:a": "b"}),
     ("UntagQueue", "InvalidParameterValueException"): on_queue("UntagQueue", TagKeys=["a*"]),
@@ -393,14 +377,14 @@ _QUEUE_ERRORS: dict[tuple[str, str], Provocation] = {
 }
 
 
-def _handle_of_cancelled_task(stage: Stage) -> SqsReply:
+def _handle_of_another_time(stage: Stage) -> SqsReply:
     arn = stage.arn(stage.dead_letters())
     handle = stage.call("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
     stage.call("CancelMessageMoveTask", TaskHandle=handle)
     return stage.request("CancelMessageMoveTask", TaskHandle=handle)
 
 
-_MOVE_ERRORS: dict[tuple[str, str], Provocation] = {
+_MOVES: dict[tuple[str, str], Provocation] = {
     ("StartMessageMoveTask", "MissingRequiredParameterException"): requesting("StartMessageMoveTask"),
     ("StartMessageMoveTask", "InvalidParameterValueException"): lambda stage: stage.request(
         "StartMessageMoveTask", SourceArn=stage.arn(stage.queue())
@@ -408,7 +392,7 @@ _MOVE_ERRORS: dict[tuple[str, str], Provocation] = {
     ("StartMessageMoveTask", "ResourceNotFoundException"): requesting("StartMessageMoveTask", SourceArn=NO_ARN),
     ("CancelMessageMoveTask", "MissingRequiredParameterException"): requesting("CancelMessageMoveTask"),
     ("CancelMessageMoveTask", "InvalidParameterValueException"): requesting("CancelMessageMoveTask", TaskHandle="x"),
-    ("CancelMessageMoveTask", "ResourceNotFoundException"): _handle_of_cancelled_task,
+    ("CancelMessageMoveTask", "ResourceNotFoundException"): _handle_of_another_time,
     ("ListMessageMoveTasks", "MissingRequiredParameterException"): requesting("ListMessageMoveTasks"),
     ("ListMessageMoveTasks", "InvalidParameterValueException"): requesting(
         "ListMessageMoveTasks", SourceArn=NO_ARN, MaxResults=11
@@ -416,7 +400,7 @@ _MOVE_ERRORS: dict[tuple[str, str], Provocation] = {
     ("ListMessageMoveTasks", "ResourceNotFoundException"): requesting("ListMessageMoveTasks", SourceArn=NO_ARN),
 }
 
-_MESSAGE_ERRORS: dict[tuple[str, str], Provocation] = {
+_MESSAGES: dict[tuple[str, str], Provocation] = {
     ("SendMessage", "InvalidParameterValueException"): on_queue(
         "SendMessage", MessageBody="x", MessageDeduplicationId="d"
     ),
@@ -427,8 +411,8 @@ _MESSAGE_ERRORS: dict[tuple[str, str], Provocation] = {
     ),
     ("ReceiveMessage", "InvalidParameterValueException"): on_queue("ReceiveMessage", MaxNumberOfMessages=11),
     ("ReceiveMessage", "InvalidAttributeName"): on_queue("ReceiveMessage", AttributeNames=["Foo"]),
-    ("ReceiveMessage", "OverLimit"): _full_in_flight,
-    ("ReceiveMessage", "RequestThrottled"): _receives_too_often,
+    ("ReceiveMessage", "OverLimit"): _in_flight,
+    ("ReceiveMessage", "RequestThrottled"): _too_often,
     ("DeleteMessage", "ReceiptHandleIsInvalid"): on_queue("DeleteMessage", ReceiptHandle="r"),
     ("DeleteMessage", "InvalidParameterValueException"): _expired("DeleteMessage"),
     ("ChangeMessageVisibility", "ReceiptHandleIsInvalid"): on_queue(
@@ -439,10 +423,8 @@ _MESSAGE_ERRORS: dict[tuple[str, str], Provocation] = {
     ),
 }
 
-ERRORS: dict[tuple[str, str], Provocation] = (
-    _MISSING_QUEUE_ERRORS | _BATCH_ERRORS | _QUEUE_ERRORS | _MOVE_ERRORS | _MESSAGE_ERRORS
-)
-"""(action, name of the error) → its provocation."""
+ERRORS: dict[tuple[str, str], Provocation] = _ON_QUEUE | _BATCHES | _QUEUES | _MOVES | _MESSAGES
+"""(action, name of the error) → a request with that error."""
 
 ENTRY_ERRORS: dict[tuple[str, str], Provocation] = {
     ("SendMessageBatch", "MissingRequiredParameterException"): _entry("SendMessageBatch"),
@@ -465,94 +447,75 @@ ENTRY_ERRORS: dict[tuple[str, str], Provocation] = {
         lambda handle: {"Entries": [{"Id": "a", "ReceiptHandle": handle, "VisibilityTimeout": 43_200}]},
     ),
 }
-"""(action, name of the error of an entry) → its provocation, with one entry."""
+"""(action, name of the error) → a batch with one entry with that error."""
 
-# Provocations of the errors that every action has: those of the protocols and of signatures.
-#
-# The server detects them before it considers the action, so one action represents all.
+# Errors of all actions: of a protocol and of signatures. One action stands for all.
 
 
 CLOCK_AHEAD_S = 600
-"""How far the server's clock is ahead of its callers': signatures allow this much, a presigned URL of 1 s does not."""
+"""The lead of the server's clock: within the limit of signatures, but beyond the validity of a short presigned URL."""
 
-SESSION_EXPIRED_AT = "2001-01-01T00:00:00Z"
-"""When the session key in the credentials file expired."""
+ENDED = "2001-01-01T00:00:00Z"
+"""The expiry of the session key of the credentials file."""
 
-COMMON_ERRORS: dict[str, Provocation] = {
+ANYWHERE: dict[str, Provocation] = {
     "UnknownOperationException": requesting("Foo"),
     "SerializationException": requesting("ListQueues", MaxResults="1"),
 }
-"""Name of an error in JSON → its provocation."""
+"""Name of an error in JSON → a request with that error."""
 
-QUERY_ERRORS: dict[str, str] = {
+QUERY: dict[str, str] = {
     "InvalidAddress": "Action=PurgeQueue&QueueUrl=http%3A%2F%2Fh%2F",
     "MalformedInputException": "Action=ListQueues&MaxResults=1&MaxResults=2",
     "MalformedQueryStringException": "Action=ListQueues&QueueNamePrefix=%",
     "NoSuchVersionException": "Action=ListQueues&Version=1",
 }
-"""Name of an error in Query → the form that provokes it."""
+"""Name of an error in Query → a form with that error."""
 
 
-def post_form(stage: Stage, form: str) -> tuple[int, str]:
+def posted(stage: Stage, form: str) -> tuple[int, str]:
     status, _, document = stage.send("POST", "/", form, {"Content-Type": "application/x-www-form-urlencoded"})
     return status, document.decode()
 
 
-def _list_queues(endpoint: str, *key: str, **options: Any) -> tuple[int, str]:
-    return _error_of(lambda: client(endpoint, *key, **options).list_queues())
+def _listed(endpoint: str, *key: str, **options: Any) -> tuple[int, str]:
+    return _refused(lambda: client(endpoint, *key, **options).list_queues())
 
 
-def _error_of(call: Callable[[], object]) -> tuple[int, str]:
+def _refused(call: Callable[[], object]) -> tuple[int, str]:
     try:
         call()
     except ClientError as error:
         response: dict[str, Any] = dict(error.response)
         return response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"]
-    raise AssertionError("the request succeeded")
+    raise AssertionError("no error")
 
 
 def _half_signed(endpoint: str) -> tuple[int, str]:
-    request = urllib.request.Request(
-        f"{endpoint}/",
-        b"{}",
-        {
-            "X-Amz-Target": "AmazonSQS.ListQueues",
-            "Content-Type": "application/x-amz-json-1.0",
-            "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOWNER",
-        },
-    )
-    return _open(request, lambda error: str(error.headers["x-amzn-query-error"]).partition(";")[0])
+    headers = {"X-Amz-Target": "AmazonSQS.ListQueues", "Content-Type": "application/x-amz-json-1.0"}
+    headers |= {"Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOWNER"}
+    reply = urllib3.request("POST", f"{endpoint}/", body=b"{}", headers=headers)
+    return reply.status, reply.headers["x-amzn-query-error"].partition(";")[0]
 
 
-def _presigned_and_late(endpoint: str) -> tuple[int, str]:
-    return _open(
-        urllib.request.Request(str(signed(f"{endpoint}/?Action=ListQueues", presigned_s=1).url)),
-        lambda error: error.read().decode().partition("<Code>")[2].partition("</Code>")[0],
-    )
+def _expired_url(endpoint: str) -> tuple[int, str]:
+    reply = urllib3.request("GET", str(signed(f"{endpoint}/?Action=ListQueues", presigned_s=1).url))
+    return reply.status, reply.data.decode().partition("<Code>")[2].partition("</Code>")[0]
 
 
-def _open(request: urllib.request.Request, code: Callable[[HTTPError], str]) -> tuple[int, str]:
-    try:
-        urllib.request.urlopen(request, timeout=60).close()
-    except HTTPError as error:
-        with error:
-            return error.code, code(error)
-    raise AssertionError("the request succeeded")
-
-
-def _queue_of_another_account(endpoint: str) -> tuple[int, str]:
+def _of_another(endpoint: str) -> tuple[int, str]:
     client(endpoint).create_queue(QueueName="private")
     url = f"{endpoint}/{OWNER}/private"
-    return _error_of(lambda: client(endpoint, "AKIDFRIEND").send_message(QueueUrl=url, MessageBody="m"))
+    return _refused(lambda: client(endpoint, "AKIDFRIEND").send_message(QueueUrl=url, MessageBody="m"))
 
 
-SIGNATURE_ERRORS: dict[str, Callable[[str], tuple[int, str]]] = {
-    "MissingAuthenticationTokenException": lambda url: _list_queues(url, config=Config(signature_version=UNSIGNED)),
+SIGNED: dict[str, Callable[[str], tuple[int, str]]] = {
+    "MissingAuthenticationTokenException": lambda url: _listed(url, config=Config(signature_version=UNSIGNED)),
     "IncompleteSignatureException": _half_signed,
-    "UnrecognizedClientException": lambda url: _list_queues(url, "AKIDNOBODY"),
-    "InvalidSignatureException": lambda url: _list_queues(url, aws_secret_access_key="wrong"),
-    "ExpiredTokenException": lambda url: _list_queues(url, "ASIDBOB"),
-    "RequestExpiredException": _presigned_and_late,
-    "AccessDeniedException": _queue_of_another_account,
+    "UnrecognizedClientException": lambda url: _listed(url, "AKIDNOBODY"),
+    "InvalidSignatureException": lambda url: _listed(url, aws_secret_access_key="wrong"),
+    "ExpiredTokenException": lambda url: _listed(url, "ASIDBOB"),
+    "RequestExpiredException": _expired_url,
+    "AccessDeniedException": _of_another,
 }
-"""Name of an error of a server that verifies signatures → its provocation: endpoint → status and code."""
+"""Name of an error of a server with credentials → a function of the endpoint that returns the status and the code."""

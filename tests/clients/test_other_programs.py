@@ -1,7 +1,7 @@
-"""More SDKs and task libraries, each with a program of its own that `make test-all` installs or builds, and runs.
+"""Further SDKs and task libraries, each with a program that `make test-all` installs or builds, and runs.
 
-A program reports each step that it completes, and asks the test to move the server's clock or to wait until a long poll
-is parked. The SDK checks digests and types of errors itself; a step that fails ends the program.
+A program reports each completed step; a failed step ends it. It calls the test to move the server's clock and to wait
+for a parked long poll. The SDKs check digests and types of errors.
 """
 
 import re
@@ -22,7 +22,7 @@ REGION = {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 class Client(NamedTuple):
-    """A client: where its version is pinned (file, text before the version), and its program with its steps."""
+    """A client: ``pin`` is the file with its version and the text before it; ``steps`` are those of its program."""
 
     title: str
     pin: tuple[str, str]
@@ -31,7 +31,6 @@ class Client(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Return the pinned version."""
         file, before = self.pin
         number = re.escape(before) + r"\D{0,40}?v?([0-9][0-9.]*[0-9])"
         found = re.search(number, (HERE / file).read_text(encoding="utf-8"))
@@ -40,12 +39,12 @@ class Client(NamedTuple):
 
     @property
     def row(self) -> str:
-        """Return the client's row in docs/clients.md."""
+        """The row of docs/clients.md."""
         return f"| {self.title} | {self.version} | {', '.join(self.steps.split()).replace('_', ' ')} |"
 
 
 def built(client: str, *words: str) -> Callable[[], list[str]]:
-    """Return a function that returns a command line; ``{0}`` in ``words`` is where the client is installed."""
+    """Return a function for the command of ``client``; ``{0}`` in ``words`` is the folder where it is installed."""
 
     def command() -> list[str]:
         need((INSTALLED / f"{client}.stamp").exists(), f"the client {client} (scripts/install-clients.sh all)")
@@ -55,7 +54,7 @@ def built(client: str, *words: str) -> Callable[[], list[str]]:
 
 
 def isolated(module: str, client: str) -> Callable[[], list[str]]:
-    """Return the same for a module of tests/clients/python with the packages of ``client`` alone."""
+    """Return a function for the command of a module of tests/clients/python with only the packages of ``client``."""
 
     def command() -> list[str]:
         path = packages(client)["PYTHONPATH"]
@@ -118,13 +117,13 @@ CLIENTS = {
 @EVERYTHING
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.usefixtures("veilmq_settings")
-def test_program_completes_all_steps(verifying_server: RunningServer, name: str) -> None:
+def test_the_program_of_a_client_completes_its_steps(verifying_server: RunningServer, name: str) -> None:
     client = CLIENTS[name]
     with Program(client.command(), endpoint=verifying_server.endpoint, **KEYS, **REGION) as program:
         assert program.reports(answers(verifying_server)) == [{"step": step} for step in client.steps.split()]
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_client_has_row_in_docs(name: str) -> None:
+def test_the_page_has_every_client(name: str) -> None:
     page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
     assert CLIENTS[name].row in page.splitlines()

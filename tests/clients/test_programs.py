@@ -1,4 +1,4 @@
-"""Client programs, each a process of its own: a new and an old boto3, JavaScript, Celery, the AWS CLI."""
+"""Client programs as processes: two versions of boto3, JavaScript, Celery and the AWS CLI."""
 
 import json
 import os
@@ -24,12 +24,12 @@ STEPS = (
 
 
 def counts(sqs: Any, url: str) -> tuple[int, int]:
-    """Return how many messages are visible, and in flight."""
+    """Return the numbers of visible messages and of those in flight."""
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
 
 
-def _today(server: RunningServer) -> Program:
+def _current(server: RunningServer) -> Program:
     return Program([sys.executable, "-m", PROGRAM], endpoint=server.endpoint)
 
 
@@ -40,14 +40,14 @@ def _older(server: RunningServer) -> Program:
 @pytest.mark.parametrize(
     ("kind", "start", "protocol"),
     [
-        pytest.param("verifying_server", _today, "json", id="verifying_server-json"),
+        pytest.param("verifying_server", _current, "json", id="verifying_server-json"),
         pytest.param("server", _older, "query", id="server-query"),
-        pytest.param("server", _today, "json", id="server-json", marks=EVERYTHING),
+        pytest.param("server", _current, "json", id="server-json", marks=EVERYTHING),
         pytest.param("verifying_server", _older, "query", id="verifying_server-query", marks=EVERYTHING),
     ],
 )
 @pytest.mark.usefixtures("veilmq_settings")
-def test_every_action_from_python(
+def test_every_action_works_with_boto3(
     request: pytest.FixtureRequest, kind: str, start: Callable[[RunningServer], Program], protocol: str
 ) -> None:
     server: RunningServer = request.getfixturevalue(kind)
@@ -58,48 +58,35 @@ def test_every_action_from_python(
     assert set(last["actions"]) == ACTIONS
 
 
-# Every action with the AWS SDK for JavaScript v3: javascript/sdk.mjs.
+JAVASCRIPT_STEPS = {
+    "sdk.mjs": "queues message delay attributes batches longPoll errors tags "
+    "deadLetters moveTasks permissions fifo end",
+    "smq.mjs": "queues attributes message visibility delay priorities batches longPoll errors end",
+}
+"""The AWS SDK for JavaScript v3, and @alicloud/mns, the SDK of SMQ."""
 
 
-JAVASCRIPT_STEPS = (
-    "queues message delay attributes batches longPoll errors tags deadLetters moveTasks permissions fifo end"
-)
-
-
+@pytest.mark.parametrize("program", JAVASCRIPT_STEPS)
 @pytest.mark.parametrize("kind", ["server", "verifying_server"])
 @pytest.mark.usefixtures("veilmq_settings")
-def test_every_action_from_javascript(request: pytest.FixtureRequest, kind: str) -> None:
+def test_every_action_works_from_javascript(request: pytest.FixtureRequest, kind: str, program: str) -> None:
     server: RunningServer = request.getfixturevalue(kind)
-    with Program(node(str(JAVASCRIPT / "sdk.mjs")), endpoint=server.endpoint) as program:
-        *steps, last = program.reports(answers(server))
-    assert steps == [{"step": step} for step in JAVASCRIPT_STEPS.split()]
-    assert set(last["actions"]) == ACTIONS
+    with Program(node(str(JAVASCRIPT / program)), endpoint=server.endpoint) as running_program:
+        reports = running_program.reports(answers(server))
+    if program == "sdk.mjs":
+        assert set(reports.pop()["actions"]) == ACTIONS
+    assert reports == [{"step": step} for step in JAVASCRIPT_STEPS[program].split()]
 
 
-# Every operation on queues with @alicloud/mns, the SDK of SMQ for JavaScript: javascript/smq.mjs.
+# AWS's extended client for Python stores large bodies in S3 and prefixes receipt handles with their location.
 
 
-SMQ_STEPS = "queues attributes message visibility delay priorities batches longPoll errors end"
-
-
-@pytest.mark.parametrize("kind", ["server", "verifying_server"])
-@pytest.mark.usefixtures("veilmq_settings")
-def test_every_smq_queue_operation_from_javascript(request: pytest.FixtureRequest, kind: str) -> None:
-    server: RunningServer = request.getfixturevalue(kind)
-    with Program(node(str(JAVASCRIPT / "smq.mjs")), endpoint=server.endpoint) as program:
-        reports = program.reports(answers(server))
-    assert reports == [{"step": step} for step in SMQ_STEPS.split()]
-
-
-# AWS's extended client for Python, which keeps large bodies in S3 and prefixes receipt handles with their location.
-
-
-MESSAGES = 32  # the client takes what follows the last `-` for the handle; a quarter of base64 handles had one
+MESSAGES = 32  # it splits at the last `-`, which a quarter of the receipt handles of an older version contained
 
 
 @pytest.mark.slow
-def test_extended_client_handles_bodies_in_s3(verifying_server: RunningServer) -> None:
-    """The client extracts every receipt handle unharmed: for a change of the timeout, a delete and a batch."""
+def test_the_extended_client_returns_receipt_handles_unchanged(verifying_server: RunningServer) -> None:
+    """It changes, deletes and batch-deletes messages with bodies in S3."""
     sqs = boto.client(verifying_server.endpoint)
     url = sqs.create_queue(QueueName="large")["QueueUrl"]
 
@@ -117,11 +104,11 @@ def test_extended_client_handles_bodies_in_s3(verifying_server: RunningServer) -
         assert counts(sqs, url) == (0, MESSAGES)
         program.answer(question)
         assert program.expect("event", "deleted")["objects"] == 0
-        assert program.read_report() is None
+        assert program.next_report() is None
     assert counts(sqs, url) == (0, 0)
 
 
-# The npm package sqs-consumer, from receive to delete: javascript/consumer.mjs.
+# The npm package sqs-consumer: tests/clients/javascript/consumer.mjs.
 
 
 ALL = {"acknowledge": 10}
@@ -135,7 +122,7 @@ def _consumer(server: RunningServer, url: str, **options: Any) -> Iterator[tuple
         yield program, program.expect("ask", "running")
 
 
-def test_consumer_deletes_handled_message(server: RunningServer, sqs: Any, url: str) -> None:
+def test_sqs_consumer_deletes_handled_messages(server: RunningServer, sqs: Any, url: str) -> None:
     with _consumer(server, url) as (program, _):
         for body in ("first", "second"):
             sqs.send_message(QueueUrl=url, MessageBody=body)
@@ -147,7 +134,7 @@ def test_consumer_deletes_handled_message(server: RunningServer, sqs: Any, url: 
 
 
 @pytest.mark.parametrize("releases", [True, False], ids=["released", "timed-out"])
-def test_consumer_receives_message_again_after_handler_fails(
+def test_sqs_consumer_receives_a_failed_message_again(
     server: RunningServer, sqs: Any, url: str, releases: bool
 ) -> None:
     with _consumer(server, url, terminateVisibilityTimeout=releases) as (program, _):
@@ -165,7 +152,7 @@ def test_consumer_receives_message_again_after_handler_fails(
 
 
 @pytest.mark.parametrize("batch", [1, 10], ids=["one", "batch"])
-def test_consumer_heartbeat_keeps_messages_hidden(server: RunningServer, sqs: Any, url: str, batch: int) -> None:
+def test_a_heartbeat_of_sqs_consumer_extends_leases(server: RunningServer, sqs: Any, url: str, batch: int) -> None:
     for number in range(batch):
         sqs.send_message(QueueUrl=url, MessageBody=str(number))
     with _consumer(server, url, heartbeatInterval=1, batchSize=batch) as (program, _):
@@ -182,7 +169,9 @@ def test_consumer_heartbeat_keeps_messages_hidden(server: RunningServer, sqs: An
         assert counts(sqs, url) == (0, 0)
 
 
-def test_consumer_receives_unacknowledged_entry_of_batch_again(server: RunningServer, sqs: Any, url: str) -> None:
+def test_sqs_consumer_receives_messages_again_that_its_batch_handler_omits(
+    server: RunningServer, sqs: Any, url: str
+) -> None:
     entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(10)]
     sqs.send_message_batch(QueueUrl=url, Entries=entries)
     with _consumer(server, url, batchSize=10) as (program, _):
@@ -198,7 +187,7 @@ def test_consumer_receives_unacknowledged_entry_of_batch_again(server: RunningSe
         program.expect("event", "message_processed")
 
 
-def test_consumer_keeps_group_order_after_failure(server: RunningServer, sqs: Any) -> None:
+def test_a_failure_in_sqs_consumer_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -> None:
     fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     url = sqs.create_queue(QueueName="jobs.fifo", Attributes=fifo)["QueueUrl"]
     for body in ("a", "b", "c"):
@@ -212,7 +201,7 @@ def test_consumer_keeps_group_order_after_failure(server: RunningServer, sqs: An
         assert counts(sqs, url) == (0, 0)
 
 
-def test_aborted_poll_receives_no_message(server: RunningServer, sqs: Any, url: str) -> None:
+def test_an_aborted_poll_of_sqs_consumer_receives_no_message(server: RunningServer, sqs: Any, url: str) -> None:
     with _consumer(server, url) as (program, running):
         server.wait_until(lambda: server.parked == 1)
         program.answer(running, {"abort": True})
@@ -222,7 +211,7 @@ def test_aborted_poll_receives_no_message(server: RunningServer, sqs: Any, url: 
         assert counts(sqs, url) == (1, 0)
 
 
-def test_stopping_consumer_lets_handler_finish(server: RunningServer, sqs: Any, url: str) -> None:
+def test_sqs_consumer_stops_after_its_handler(server: RunningServer, sqs: Any, url: str) -> None:
     sqs.send_message(QueueUrl=url, MessageBody="last")
     with _consumer(server, url, pollingCompleteWaitTimeMs=20_000) as (program, running):
         handling = program.expect("ask", "handle")
@@ -230,19 +219,19 @@ def test_stopping_consumer_lets_handler_finish(server: RunningServer, sqs: Any, 
         program.answer(handling, ALL)
         program.expect("event", "message_processed")
         program.expect("event", "stopped")
-        assert program.read_report() is None
+        assert program.next_report() is None
         assert counts(sqs, url) == (0, 0)
 
 
-# Celery with kombu's SQS transport, with real workers: python/celery_*.py.
+# Celery with kombu's SQS transport: tests/clients/python/celery_*.py.
 
 
 WORKER = ["celery", "--quiet", "--app", "tests.clients.python.celery_tasks", "worker", "--concurrency", "1"]
-WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides messages that it returns
+WAIT_MS = 10_000  # kombu's wait_time_seconds, also the timeout of messages that it releases
 
 
 class Setting:
-    """A queue with a producer and workers of tasks; they find the packages of ``clients``, in that order."""
+    """A queue with producers and workers of its tasks; ``clients`` are their packages, in order of precedence."""
 
     def __init__(self, server: RunningServer, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
         self.protocol = protocol
@@ -262,27 +251,25 @@ class Setting:
 
     def await_counts(self, visible: int, in_flight: int) -> None:
         while counts(self.sqs, self.url) != (visible, in_flight):
-            pass  # the worker acknowledges in parallel to the task, and does not report it
+            pass  # the worker does not report its acknowledgements
 
 
-def _send_task(producer: Program, task: str, **arguments: Any) -> float:
+def _order(producer: Program, task: str, **arguments: Any) -> float:
     producer.answer(producer.expect("ask", "order"), {"task": task, **arguments})
     at: float = producer.expect("event", "sent")["at"]
     return at
 
 
-_TODAY = ("celery_sqs",)
-_OLDER = ("boto3_query", "celery_sqs")  # kombu uses the protocol of the boto3 that it finds
 SETTINGS: dict[str, dict[str, Any]] = {
-    "json": {"protocol": "json", "queue": "celery", "clients": _TODAY},
-    "query": {"protocol": "query", "queue": "celery", "clients": _OLDER},
-    "fifo": {"protocol": "json", "queue": "celery.fifo", "clients": _TODAY},
+    "json": {"protocol": "json", "queue": "celery", "clients": ("celery_sqs",)},
+    "query": {"protocol": "query", "queue": "celery", "clients": ("boto3_query", "celery_sqs")},
+    "fifo": {"protocol": "json", "queue": "celery.fifo", "clients": ("celery_sqs",)},
 }
 
 
 @pytest.fixture(params=["json", *(pytest.param(name, marks=EVERYTHING) for name in ("query", "fifo"))])
 def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> Setting:
-    """Return a setting for each protocol and kind of queue; the workers' requests are signed."""
+    """A setting for each protocol and kind of queue."""
     return Setting(verifying_server, **SETTINGS[request.param])
 
 
@@ -296,29 +283,29 @@ def producer(setting: Setting) -> Iterator[Program]:
 @pytest.mark.slow
 def test_celery_runs_retries_and_delays_tasks(setting: Setting, producer: Program) -> None:
     with setting.worker() as worker:
-        _send_task(producer, "add", args=[2, 3])
+        _order(producer, "add", args=[2, 3])
         assert worker.expect("event", "add")["sum"] == 5
-        _send_task(producer, "flaky")
+        _order(producer, "flaky")
         assert [worker.expect("event", "flaky")["attempt"] for _ in range(3)] == [0, 1, 2]
         setting.await_counts(0, 0)
-        at = _send_task(producer, "add", args=[3, 4], countdown=1)
-        setting.await_counts(0, 1)  # meanwhile the worker holds the message
+        at = _order(producer, "add", args=[3, 4], countdown=1)
+        setting.await_counts(0, 1)  # the worker holds the message meanwhile
         held = worker.expect("event", "add")
         assert held["sum"] == 7
-        assert held["at"] - at >= 0.9  # Celery measures the countdown with another clock
+        assert held["at"] - at >= 0.9  # Celery waits by another clock
         setting.await_counts(0, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [pytest.param("json", marks=EVERYTHING), "fifo"], indirect=True)
-def test_celery_worker_returns_unstarted_tasks(setting: Setting, producer: Program) -> None:
+def test_a_celery_worker_releases_tasks_that_it_has_not_started(setting: Setting, producer: Program) -> None:
     for number in range(3):
-        _send_task(producer, "add", args=[number, 0], countdown=3000)
-    with setting.worker(REPORT_RECEIVED="1") as worker:
-        for _ in range(3):  # messages that arrive during the shutdown would be visible at once
+        _order(producer, "add", args=[number, 0], countdown=3000)
+    with setting.worker(RECEIVED="say") as worker:
+        for _ in range(3):  # kombu releases messages without a timeout while the worker stops
             worker.expect("event", "received")
         setting.await_counts(0, 3)
-        assert worker.terminate() == 0, worker.stderr
+        assert worker.terminate() == 0, worker.errors
     assert counts(setting.sqs, setting.url) == (0, 3)
     setting.server.advance(WAIT_MS)
     assert counts(setting.sqs, setting.url) == (3, 0)
@@ -326,9 +313,9 @@ def test_celery_worker_returns_unstarted_tasks(setting: Setting, producer: Progr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["json"], indirect=True)
-def test_celery_task_of_killed_worker_runs_again(setting: Setting, producer: Program) -> None:
+def test_celery_runs_the_task_of_a_killed_worker_again(setting: Setting, producer: Program) -> None:
     with setting.worker() as worker:
-        _send_task(producer, "hang")
+        _order(producer, "hang")
         worker.expect("event", "hang")
     setting.server.advance(3_600_000)
     with setting.worker() as worker:
@@ -336,7 +323,7 @@ def test_celery_task_of_killed_worker_runs_again(setting: Setting, producer: Pro
         assert counts(setting.sqs, setting.url) == (0, 1)
 
 
-# The AWS CLI, with the commands of the README.
+# The AWS CLI.
 
 
 ENVIRONMENT = {
@@ -362,14 +349,14 @@ def running(server: RunningServer) -> Iterator[Run]:
             program.answer(program.expect("ask", "command"), _words(server, words))
             done = program.expect("event", "done")
             if done["status"]:
-                return done["stderr"]
+                return done["error"]
             return json.loads(done["output"]) if done["output"].strip() else None
 
         yield run
 
 
-def test_aws_cli_sends_receives_and_deletes_message(verifying_server: RunningServer) -> None:
-    """Only the first command starts `aws`; the others share one process, because each start takes a second."""
+def test_the_aws_cli_sends_receives_and_deletes_messages(verifying_server: RunningServer) -> None:
+    """The first command is a process; the others share one, as each start takes a second."""
     aws, creates = str(Path(sys.executable).with_name("aws")), ("create-queue", "--queue-name", "jobs")
     words = [sys.executable, aws, *_words(verifying_server, (*creates, "--attributes", "VisibilityTimeout=60"))]
     created = subprocess.run(words, env={**os.environ, **ENVIRONMENT}, capture_output=True, timeout=60, check=True)

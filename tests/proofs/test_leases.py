@@ -154,11 +154,11 @@ def test_a_worker_stopped_for_longer_than_its_leases_keeps_only_untaken_messages
         )
         with program:
             assert {program.expect("event", "begun")["body"] for _ in "ab"} == {"a", "b"}
-            with program.suspended():
+            with program.stopped():
                 server.advance(seconds=STOPPED_S)
                 time.sleep(STOPPED_S)
                 (taken,) = client.receive("work", timeout_s=THEIRS_S, wait_s=0)
-            reports = [program.read_report() for _ in range(5)]
+            reports = [program.next_report() for _ in range(5)]
             server.wait_until(lambda: len(queue.messages()) == 1)
         kept = {"a": "b", "b": "a"}[taken.body]
         events = {(report["event"], report["body"]) for report in reports if report is not None}

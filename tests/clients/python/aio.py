@@ -1,4 +1,4 @@
-"""Sends and receives messages with aioboto3 on one event loop. See ../test_other_programs.py."""
+"""aioboto3 as a client, on one event loop. See ../test_other_programs.py."""
 
 import asyncio
 import os
@@ -6,17 +6,15 @@ from typing import Any
 
 import aioboto3
 
-from tests.clients.python.conversation import ask, say
+from tests.clients.python.conversation import call_test, report
 
 
 async def queue(sqs: Any, name: str, **attributes: str) -> str:
-    """Create a queue and return its URL."""
     url: str = (await sqs.create_queue(QueueName=name, Attributes=attributes))["QueueUrl"]
     return url
 
 
 async def receive(sqs: Any, url: str, **options: Any) -> list[Any]:
-    """Receive up to ten messages with all their attributes."""
     wanted = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
     found: list[Any] = (await sqs.receive_message(QueueUrl=url, **wanted, **options)).get("Messages", [])
     return found
@@ -38,7 +36,7 @@ async def messages(sqs: Any) -> None:
 
 
 async def visibility(sqs: Any) -> None:
-    """Make a message visible, and let a lease expire."""
+    """Release a message, and let a lease expire."""
     url = await queue(sqs, "aio-visibility")
     await sqs.send_message(QueueUrl=url, MessageBody="again")
     [first] = await receive(sqs, url)
@@ -46,7 +44,7 @@ async def visibility(sqs: Any) -> None:
     [second] = await receive(sqs, url)
     assert second["Attributes"]["ApproximateReceiveCount"] == "2"
     assert await receive(sqs, url) == []
-    ask("advance", ms=30_000)
+    call_test("advance", ms=30_000)
     assert len(await receive(sqs, url)) == 1
 
 
@@ -54,26 +52,24 @@ async def long_poll(sqs: Any) -> None:
     """Wait for a message that is sent later."""
     url = await queue(sqs, "aio-poll")
     poll = asyncio.create_task(receive(sqs, url, WaitTimeSeconds=20))
-    await asyncio.to_thread(ask, "parked")
+    await asyncio.to_thread(call_test, "parked")
     await sqs.send_message(QueueUrl=url, MessageBody="woken")
     assert [message["Body"] for message in await poll] == ["woken"]
 
 
 async def errors(sqs: Any) -> None:
-    """Check the type of an error."""
     try:
         await sqs.get_queue_url(QueueName="aio-none")
     except sqs.exceptions.QueueDoesNotExist:
         return
-    raise AssertionError("a queue that does not exist was found")
+    raise AssertionError("there is no such queue")
 
 
 async def main() -> None:
-    """Run the steps."""
     async with aioboto3.Session().client("sqs", endpoint_url=os.environ["VEILMQ_ENDPOINT"]) as sqs:
         for step in (messages, visibility, long_poll, errors):
             await step(sqs)
-            say(step=step.__name__)
+            report(step=step.__name__)
 
 
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The tasks of the Celery worker in ../test_programs.py; each reports its runs to the test."""
+"""The tasks of the Celery worker in ../test_programs.py; each reports to the test."""
 
 import os
 import threading
@@ -8,36 +8,34 @@ from typing import Any
 from celery.signals import task_received
 
 from tests.clients.python.celery_app import app
-from tests.clients.python.conversation import say
+from tests.clients.python.conversation import report
 
 app.conf.task_default_queue = os.environ["QUEUE"]
 app.conf.worker_redirect_stdouts = False
 
 
 def received(**_: Any) -> None:
-    """Report that the worker has received a task, which it may run later."""
-    say(event="received")
+    report(event="received")
 
 
-if "REPORT_RECEIVED" in os.environ:
+if "RECEIVED" in os.environ:
     task_received.connect(received)
 
 
 def add(task: Any, left: int, right: int) -> None:
-    """Report the sum and the time."""
-    say(event="add", sum=left + right, at=time.time())
+    report(event="add", sum=left + right, at=time.time())
 
 
 def flaky(task: Any) -> None:
     """Succeed at the third attempt."""
-    say(event="flaky", attempt=task.request.retries)
+    report(event="flaky", attempt=task.request.retries)
     if task.request.retries < 2:
         raise task.retry(countdown=0.1)
 
 
 def hang(task: Any) -> None:
-    """Run forever; the message would be acknowledged at the end of the task."""
-    say(event="hang")
+    """Never end; the message is acknowledged at the end of the task."""
+    report(event="hang")
     threading.Event().wait()
 
 

@@ -1,17 +1,16 @@
-"""The program's side of the conversation with the test: reports and questions. See ../program.py."""
+"""Messages to and from the test that runs a program, one JSON object per line. See ../program.py."""
 
 import json
 import sys
 from typing import Any
 
 
-def say(**report: Any) -> None:
-    """Send a report to the test."""
-    sys.stdout.write(json.dumps(report) + "\n")
+def report(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
-def ask(question: str, **details: Any) -> Any:
-    """Ask the test for something that only it can do, and return its answer."""
-    say(ask=question, id=0, **details)
+def call_test(name: str, **details: Any) -> Any:
+    """Call the test, such as to move the server's clock; return its reply."""
+    report(ask=name, id=0, **details)
     return json.loads(sys.stdin.readline())["answer"]

@@ -1,4 +1,4 @@
-"""Runs two tasks with dramatiq-sqs, one of which fails at first. See ../test_other_programs.py."""
+"""dramatiq-sqs as a client: a task and a retried task. See ../test_other_programs.py."""
 
 import os
 import queue
@@ -7,7 +7,7 @@ from typing import Any
 import dramatiq
 from dramatiq_sqs import SQSBroker
 
-from tests.clients.python.conversation import ask, say
+from tests.clients.python.conversation import call_test, report
 
 broker = SQSBroker(namespace="tasks", endpoint_url=os.environ["VEILMQ_ENDPOINT"])
 dramatiq.set_broker(broker)
@@ -17,13 +17,11 @@ attempts: list[str] = []
 
 @dramatiq.actor  # type: ignore[untyped-decorator]
 def add(first: int, second: int) -> None:
-    """Put the sum into the queue `done`."""
     done.put(first + second)
 
 
 @dramatiq.actor(min_backoff=1_000, max_backoff=1_000, max_retries=1)  # type: ignore[untyped-decorator]
 def flaky() -> None:
-    """Fail at the first attempt."""
     attempts.append("flaky")
     if len(attempts) == 1:
         raise ValueError("at first")
@@ -34,12 +32,12 @@ worker = dramatiq.Worker(broker, worker_threads=1)
 worker.start()
 add.send(3, 4)
 assert done.get(timeout=30) == 7
-say(step="task")
+report(step="task")
 flaky.send()
 while done.empty():
-    ask("parked")
-    ask("advance", ms=1_000)
+    call_test("parked")
+    call_test("advance", ms=1_000)
 assert done.get() == 2
-say(step="retry")
-ask("parked")
+report(step="retry")
+call_test("parked")
 worker.stop(timeout=0)

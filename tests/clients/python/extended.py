@@ -1,6 +1,6 @@
-"""Sends large bodies with AWS's extended client, which keeps them in S3, and receives, hides and deletes them all.
+"""Send large bodies with AWS's extended client, which stores them in S3; receive, hide and delete all messages.
 
-S3 is simulated by moto in this process; QUEUE has the URL of the queue.
+S3 is moto in this process; QUEUE is the URL of the queue.
 """
 
 import os
@@ -9,7 +9,7 @@ from typing import Any
 from moto.server import ThreadedMotoServer
 from sqs_extended_client import SQSExtendedClientSession
 
-from tests.clients.python.conversation import ask, say
+from tests.clients.python.conversation import call_test, report
 
 MESSAGES = 32
 BUCKET = "bodies"
@@ -42,17 +42,17 @@ def receive_all() -> list[Any]:
 
 for _ in range(MESSAGES):
     sqs.send_message(QueueUrl=URL, MessageBody=BODY)
-say(event="sent", objects=objects())
+report(event="sent", objects=objects())
 messages = receive_all()
-say(event="received", whole=sum(message["Body"] == BODY for message in messages))
+report(event="received", whole=sum(message["Body"] == BODY for message in messages))
 for message in messages:
     sqs.change_message_visibility(QueueUrl=URL, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=600)
-ask("hidden")
+call_test("hidden")
 for message in messages[: MESSAGES // 2]:
     sqs.delete_message(QueueUrl=URL, ReceiptHandle=message["ReceiptHandle"])
 for first in range(MESSAGES // 2, MESSAGES, 8):
     entries = [{"Id": str(n), "ReceiptHandle": messages[n]["ReceiptHandle"]} for n in range(first, first + 8)]
-    answer = sqs.delete_message_batch(QueueUrl=URL, Entries=entries)
-    assert not answer.get("Failed"), answer
-say(event="deleted", objects=objects())
+    reply = sqs.delete_message_batch(QueueUrl=URL, Entries=entries)
+    assert not reply.get("Failed"), reply
+report(event="deleted", objects=objects())
 store.stop()

@@ -1,14 +1,14 @@
-"""Receives, requeues and acknowledges a message with kombu, without Celery. See ../test_other_programs.py."""
+"""Kombu without Celery as a client: receive, requeue and acknowledge a message. See ../test_other_programs.py."""
 
 import os
 
 from kombu import Connection
 
-from tests.clients.python.conversation import say
+from tests.clients.python.conversation import report
 
 ENDPOINT = os.environ["VEILMQ_ENDPOINT"].replace("http://", "sqs://any:any@")
 OPTIONS = {"region": "us-east-1", "is_secure": False, "visibility_timeout": 60, "wait_time_seconds": 0}
-"""Without long polls: the server's clock does not advance, so an empty one would never end."""
+"""Without long polls, which never end while the server's clock stands still."""
 
 with Connection(ENDPOINT, transport_options=OPTIONS) as connection:
     queue = connection.SimpleQueue("kombu")
@@ -16,11 +16,11 @@ with Connection(ENDPOINT, transport_options=OPTIONS) as connection:
     message = queue.get(timeout=30)
     assert message.payload == {"order": 7}
     assert message.headers["from"] == "kombu"
-    say(step="taken")
+    report(step="taken")
     message.requeue()
     again = queue.get(timeout=30)
     assert again.payload == {"order": 7}
     again.ack()
     assert queue.qsize() == 0
-    say(step="acknowledged")
+    report(step="acknowledged")
     queue.close()

@@ -1,7 +1,6 @@
-"""Every action of SQS with boto3, one step per subject. See ../test_programs.py.
+"""Every action with boto3, in steps by topic: the current boto3 over JSON, an older one over Query. See test_programs.
 
-It runs with today's boto3, which uses AWS JSON, and with an older one, which uses Query. A step that fails raises
-AssertionError.
+A failed step raises AssertionError.
 """
 
 import json
@@ -14,7 +13,7 @@ import botocore
 from botocore.exceptions import ClientError
 
 from tests.clients.python.connect import sqs
-from tests.clients.python.conversation import ask, say
+from tests.clients.python.conversation import call_test, report
 
 actions: set[str] = set()
 sqs.meta.events.register("before-call.sqs", lambda model, **_: actions.add(model.name))
@@ -25,9 +24,8 @@ def queue(name: str, **attributes: str) -> str:
 
 
 def receive(url: str, **more: Any) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = sqs.receive_message(QueueUrl=url, **{"MaxNumberOfMessages": 10, **more}).get(
-        "Messages", []
-    )
+    reply = sqs.receive_message(QueueUrl=url, **{"MaxNumberOfMessages": 10, **more})
+    messages: list[dict[str, Any]] = reply.get("Messages", [])
     return messages
 
 
@@ -53,7 +51,6 @@ def attribute(url: str, name: str) -> str:
 
 
 def queues() -> None:
-    """Create queues; list, find, change and describe them."""
     urls = [queue(f"page-{number}") for number in range(3)]
     pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix="page-", PaginationConfig={"PageSize": 2})
     assert [page["QueueUrls"] for page in pages] == [urls[:2], urls[2:]]
@@ -65,35 +62,33 @@ def queues() -> None:
 
 
 def message() -> None:
-    """Send a message; receive it twice, extend its lease and delete it."""
     url = queue("message")
     sent = sqs.send_message(QueueUrl=url, MessageBody=" é 漢 \U0010ffff <&>]]> ")
     (message,) = receive(url, AttributeNames=["All"])
     assert (message["MessageId"], message["Body"]) == (sent["MessageId"], " é 漢 \U0010ffff <&>]]> ")
     assert message["Attributes"]["ApproximateReceiveCount"] == "1"
     assert receive(url) == []
-    ask("advance", ms=30_000)
+    call_test("advance", ms=30_000)
     (again,) = receive(url, AttributeNames=["ApproximateReceiveCount"])
     assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
     handle = {"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"]}
     sqs.change_message_visibility(**handle, VisibilityTimeout=60)
-    ask("advance", ms=59_999)
+    call_test("advance", ms=59_999)
     assert counted(url) == [0, 1, 0]
     sqs.delete_message(**handle)
     assert counted(url) == [0, 0, 0]
 
 
 def delay() -> None:
-    """Send a message with a delay."""
     url = queue("delay")
     sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
     assert counted(url) == [0, 0, 1]
-    ask("advance", ms=900_000)
+    call_test("advance", ms=900_000)
     assert bodies(receive(url)) == ["later"]
 
 
 def attributes() -> None:
-    """Send and receive attributes of every type; botocore compares their MD5."""
+    """Receive attributes of every type unchanged; botocore compares the digests."""
     url = queue("attributes")
     given = {
         "text": {"DataType": "String", "StringValue": " 漢 "},
@@ -109,7 +104,7 @@ def attributes() -> None:
 
 
 def batches() -> None:
-    """Send, change and delete batches in which single entries fail."""
+    """Fail single entries of batches."""
     url = queue("batches")
     blob = {"bytes": {"DataType": "Binary", "BinaryValue": b"\xff"}}
     given: list[dict[str, Any]] = [
@@ -135,21 +130,20 @@ def batches() -> None:
 
 
 def long_poll() -> None:
-    """Wait for a message that arrives meanwhile, and for one that does not."""
     url = queue("long-poll")
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(receive, url, WaitTimeSeconds=20)
-        ask("parked")
+        call_test("parked")
         sqs.send_message(QueueUrl=url, MessageBody="now")
         assert bodies(waiting.result()) == ["now"]
         waiting = threads.submit(receive, url, WaitTimeSeconds=20)
-        ask("parked")
-        ask("advance", ms=20_000)
+        call_test("parked")
+        call_test("advance", ms=20_000)
         assert waiting.result() == []
 
 
 def errors() -> None:
-    """Each is the exception that the service model has for it."""
+    """Raise the exceptions of the service model."""
     url = queue("errors")
     ten_and_one = [{"Id": str(number), "ReceiptHandle": "r"} for number in range(11)]
     table: dict[str, Callable[[], object]] = {
@@ -184,7 +178,7 @@ def raised(call: Callable[[], object]) -> ClientError:
 
 
 def resource() -> None:
-    """Use the object-oriented interface of boto3."""
+    """Use boto3's resources."""
     service = boto3.resource(
         "sqs",
         endpoint_url=sqs.meta.endpoint_url,
@@ -206,7 +200,6 @@ def resource() -> None:
 
 
 def tags() -> None:
-    """Set tags at creation and later, and remove one."""
     url = sqs.create_queue(QueueName="tags", tags={"made": "with", "gone": "soon"})["QueueUrl"]
     sqs.tag_queue(QueueUrl=url, Tags={"team": "é", "none": ""})
     sqs.untag_queue(QueueUrl=url, TagKeys=["gone"])
@@ -214,7 +207,6 @@ def tags() -> None:
 
 
 def dead_letters() -> None:
-    """Exceed the greatest number of receives."""
     dead = queue("dead")
     policy = {"deadLetterTargetArn": attribute(dead, "QueueArn"), "maxReceiveCount": 1}
     url = queue("alive", RedrivePolicy=json.dumps(policy))
@@ -229,7 +221,7 @@ def dead_letters() -> None:
 
 
 def move_tasks() -> None:
-    """Start a move task at one message a second, list and cancel it."""
+    """Start a task at one message per second, list it and cancel it."""
     dead = queue("dead-2")
     arn = attribute(dead, "QueueArn")
     url = queue("alive-2", RedrivePolicy=json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}))
@@ -238,7 +230,7 @@ def move_tasks() -> None:
     assert receive(url) == []
     assert counted(dead) == [3, 0, 0]
     task = sqs.start_message_move_task(SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
-    ask("advance", ms=1000)
+    call_test("advance", ms=1000)
     (listed,) = sqs.list_message_move_tasks(SourceArn=arn, MaxResults=10)["Results"]
     assert (listed["Status"], listed["ApproximateNumberOfMessagesToMove"]) == ("RUNNING", 3)
     moved = sqs.cancel_message_move_task(TaskHandle=task)["ApproximateNumberOfMessagesMoved"]
@@ -247,7 +239,6 @@ def move_tasks() -> None:
 
 
 def permissions() -> None:
-    """Add and remove statements of the policy by their labels."""
     url = queue("permissions")
     given = {"AWSAccountIds": ["123456789012", "210987654321"], "Actions": ["SendMessage", "ReceiveMessage"]}
     sqs.add_permission(QueueUrl=url, Label="one", **given)
@@ -258,7 +249,7 @@ def permissions() -> None:
 
 
 def fifo() -> None:
-    """Check order within a group, deduplication, and receive request attempts."""
+    """Test the order of a group, deduplication, and a repeated receive attempt."""
     url = queue("steps.fifo", FifoQueue="true")
     given = [
         {"Id": str(number), "MessageBody": text, "MessageGroupId": text[0], "MessageDeduplicationId": text}
@@ -277,7 +268,6 @@ def fifo() -> None:
 
 
 def end() -> None:
-    """Purge and delete a queue."""
     url = queue("end")
     sqs.send_message(QueueUrl=url, MessageBody="m")
     sqs.purge_queue(QueueUrl=url)
@@ -286,25 +276,11 @@ def end() -> None:
     assert isinstance(raised(lambda: sqs.get_queue_url(QueueName="end")), sqs.exceptions.QueueDoesNotExist)
 
 
-STEPS = (
-    queues,
-    message,
-    delay,
-    attributes,
-    batches,
-    long_poll,
-    errors,
-    resource,
-    tags,
-    dead_letters,
-    move_tasks,
-    permissions,
-    fifo,
-    end,
-)
+STEPS = [queues, message, delay, attributes, batches, long_poll, errors, resource, tags, dead_letters, move_tasks]
+STEPS += [permissions, fifo, end]
 
 if __name__ == "__main__":
     for step in STEPS:
         step()
-        say(step=step.__name__)
-    say(actions=sorted(actions), version=botocore.__version__, protocol=sqs.meta.service_model.protocol)
+        report(step=step.__name__)
+    report(actions=sorted(actions), version=botocore.__version__, protocol=sqs.meta.service_model.protocol)
