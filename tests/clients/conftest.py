@@ -1,4 +1,4 @@
-"""A server whose clock the test moves, and a boto3 client of it."""
+"""A real server whose clock the test moves, and a stock boto3 client for it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +11,9 @@ from veilmq.testing import RunningServer
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def veilmq_settings(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    return place(request.param)
+def veilmq_settings(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Return the settings of the server for each store; clients see no difference."""
+    return store_settings(request.param)
 
 
 @pytest.fixture
@@ -22,11 +23,11 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 HERE = Path(__file__).parent
 ON_POSTGRES = {"test_boto3", "test_messages"}
-"""The files that `make test` runs on PostgreSQL, a cross-section, as clients do not depend on the store."""
+"""The modules that `make test` runs on PostgreSQL too; clients cannot tell the stores apart."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the other files on PostgreSQL only in `make test-all`."""
+    """Run the other modules on PostgreSQL in `make test-all` only."""
     for item in items:
         on_postgres = item.path.is_relative_to(HERE) and "postgres" in stores_of(item)
         if on_postgres and item.path.stem not in ON_POSTGRES:

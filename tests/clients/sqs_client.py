@@ -35,7 +35,7 @@ def header_fields(reply: Any) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in reply.headers.decode().split("\r\n") if line)
 
 
-def understood(action: str, reply: Any) -> dict[str, Any]:
+def parse_reply(action: str, reply: Any) -> dict[str, Any]:
     """Return the result of ``reply`` in a client; raise its exceptions."""
     operation = service_model().operation_model(action)
     headers = HeadersDict()
@@ -113,14 +113,14 @@ def _rename(name: str, shape: dict[str, Any]) -> None:
             member["locationName"] = ENTRIES[member["shape"]]
 
 
-def form_of_request(action: str, members: dict[str, Any]) -> str:
+def query_form(action: str, members: dict[str, Any]) -> str:
     serialized = create_serializer("query", include_validation=False).serialize_to_request(
         copy.deepcopy(members), old_model().operation_model(action)
     )
     return urlencode(serialized["body"])
 
 
-def understood_xml(action: str, reply: Any) -> dict[str, Any]:
+def parse_query_reply(action: str, reply: Any) -> dict[str, Any]:
     """Return the result of ``reply`` in a client; raise its exceptions."""
     operation = old_model().operation_model(action)
     raw = {"status_code": reply.status, "headers": header_fields(reply), "body": reply.body}
