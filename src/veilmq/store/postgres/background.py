@@ -146,10 +146,12 @@ class ClockGuard:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._name = node.watches.name
-        self._good: tuple[int, int] | None = None  # last good time of the database, and the boot clock at that time
+        self._last_good: tuple[int, int] | None = (
+            None  # last good time of the database, and the boot clock at that time
+        )
         self._trusts = 0
-        self._suspects = False  # the last check found a step; the next one decides
-        self._doubted_by_ms: int | None = None
+        self._is_suspicious = False  # the last check found a step; the next one decides
+        self._doubt_ms: int | None = None
 
     async def check(self) -> None:
         """Confirm or doubt the database's clock."""
@@ -158,43 +160,43 @@ class ClockGuard:
             now_ms: int = row["now"]
             boot_ms = self._node.clock.machine.boot_ms()
             if row["trusts"] != self._trusts:
-                self._trusts, self._good = row["trusts"], None
+                self._trusts, self._last_good = row["trusts"], None
             confirmed_ms = now_ms if row["confirmed_at"] is None else row["confirmed_at"]
-            doubter, suspects = row["doubted_by"], False
-            good_ms, good_boot_ms = (confirmed_ms, boot_ms) if self._good is None else self._good
-            if abs(now_ms - good_ms - (boot_ms - good_boot_ms)) <= STEP_MS:
+            doubter, is_suspicious = row["doubted_by"], False
+            last_good_ms, last_good_boot_ms = (confirmed_ms, boot_ms) if self._last_good is None else self._last_good
+            if abs(now_ms - last_good_ms - (boot_ms - last_good_boot_ms)) <= STEP_MS:
                 # A node with a good time from before the step may clear the doubt of another node.
-                known_ms = now_ms if self._good is None else min(good_ms, now_ms)
+                known_ms = now_ms if self._last_good is None else min(last_good_ms, now_ms)
                 may_confirm = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
                 is_due = row["confirmed_at"] is None or abs(now_ms - confirmed_ms) > _CONFIRM_INTERVAL_MS
                 confirms = may_confirm and (doubter is not None or is_due)
-                self._good, is_doubted = (now_ms, boot_ms), not may_confirm
+                self._last_good, is_doubted = (now_ms, boot_ms), not may_confirm
             elif abs(now_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
                 confirms = doubter == self._name
-                self._good, is_doubted = (now_ms, boot_ms), doubter not in (None, self._name)
+                self._last_good, is_doubted = (now_ms, boot_ms), doubter not in (None, self._name)
             else:
-                confirms, is_doubted = False, doubter is not None or self._suspects
-                if doubter is None and self._suspects:
+                confirms, is_doubted = False, doubter is not None or self._is_suspicious
+                if doubter is None and self._is_suspicious:
                     await connection.execute(SQL["doubt_clock"], self._name, confirmed_ms)
-                suspects = True
+                is_suspicious = True
             if confirms:
                 await connection.execute(SQL["confirm_clock"], doubter)
                 confirmed_ms = now_ms
-        self._suspects = suspects
+        self._is_suspicious = is_suspicious
         self._extend_retention(now_ms - confirmed_ms, is_doubted=is_doubted)
 
     def _extend_retention(self, ahead_ms: int, *, is_doubted: bool) -> None:
         """Keep messages longer by the unconfirmed time."""
-        if is_doubted and self._doubted_by_ms is None:
+        if is_doubted and self._doubt_ms is None:
             log.warning(
                 "the database's clock is doubted: it is %d s from the last confirmed instant", ahead_ms // 1_000
             )
-        self._doubted_by_ms = ahead_ms if is_doubted else None
+        self._doubt_ms = ahead_ms if is_doubted else None
         self._node.catalog.keep_longer(ahead_ms if is_doubted or ahead_ms > STEP_MS else 0)
 
     async def trust(self) -> str:
         """Confirm the present time on behalf of an operator; return the effect, as a sentence."""
-        was_doubted = self._doubted_by_ms is not None
+        was_doubted = self._doubt_ms is not None
         async with self._node.database.connection() as connection:
             await connection.execute(SQL["trust_clock"])
         await self.check()
@@ -202,16 +204,16 @@ class ClockGuard:
 
     def warnings(self) -> list[str]:
         """Return a warning while the clock is doubted."""
-        if self._doubted_by_ms is None:
+        if self._doubt_ms is None:
             return []
-        hours = self._doubted_by_ms / STEP_MS
+        hours = self._doubt_ms / STEP_MS
         text = f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and"
         remedy = "Set the clock right, or, if it is right, run veilmq clock trust."
         return [f"{text} retention deletes nothing. {remedy}"]
 
     def metrics(self) -> list[Metric]:
         """Return whether the clock is doubted."""
-        is_doubted = self._doubted_by_ms is not None
+        is_doubted = self._doubt_ms is not None
         return [gauge("store_clock_doubted", "1 while a clock is doubted and retention deletes nothing.", is_doubted)]
 
 

@@ -188,7 +188,7 @@ class PostgresEngine(Node):
         self.token_key = b""
         self.is_open = False  # the database was reached, and background work has started
         self.is_closing = False
-        self.opening = asyncio.Lock()
+        self.open_lock = asyncio.Lock()
         self.command_metrics = CommandMetrics()
         self._coalescers: dict[tuple[str, type[Command]], Coalescer] = {}
         for kind in STEPS:
@@ -303,7 +303,7 @@ class PostgresEngine(Node):
 
     def unavailable(self) -> StoreUnavailable:
         """Return the error for a request while the database is not open; start another attempt to open it."""
-        if not self.is_closing and not self.opening.locked():
+        if not self.is_closing and not self.open_lock.locked():
             with suppress(StoreUnavailable):
                 self.database.breaker.check()
                 self.start(self.catalog.shards.open_late(self))

@@ -54,7 +54,7 @@ BEGIN
             INSERT INTO mq.accepted AS before (qp, key, expires_at, seq, id)
             VALUES (p_origin, p_keys[place], v_now + p_remember, o_seq, o_id)
             ON CONFLICT (qp, key) DO UPDATE SET expires_at = excluded.expires_at, seq = excluded.seq, id = excluded.id
-                WHERE before.expires_at <= v_now OR before.id = excluded.id; -- what comes back by a forward is no duplicate
+                WHERE before.expires_at <= v_now OR before.id = excluded.id; -- a message that a forward returns is no duplicate
             IF NOT FOUND THEN
                 SELECT accepted.seq, accepted.id INTO o_seq, o_id
                 FROM mq.accepted WHERE qp = p_origin AND key = p_keys[place];
@@ -107,7 +107,7 @@ BEGIN
             AND (v_leased IS NOT NULL OR each.receive_count = 0 AND each.sent_at >= v_first);
     END LOOP;
     IF v_leased IS NULL AND coalesce(v_first, v_now + 1) > v_now THEN
-        -- Nothing to give now: unless somebody is sending to the group, whose message is not seen yet.
+        -- No visible message, unless another transaction is sending to the group and has not committed yet.
         IF NOT pg_try_advisory_xact_lock(hashtextextended(p_group, p_qp)) THEN
             v_first := v_now;
         ELSIF v_first IS NULL THEN

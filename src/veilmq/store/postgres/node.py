@@ -180,7 +180,7 @@ class InFlight:
         self._options = options
         self._clock = clock
         self._watches = watches
-        self._known: PartitionCache[_InFlightCount] = PartitionCache(_InFlightCount)
+        self._counts: PartitionCache[_InFlightCount] = PartitionCache(_InFlightCount)
 
     async def free_slots(self, connection: Any, queue: Queue, wanted: int) -> tuple[int, int | None]:
         """Return how many more messages may be in flight, up to ``wanted``, and, for 0, when to try again."""
@@ -188,16 +188,16 @@ class InFlight:
         if quota is None:
             quota = self._options.fifo_in_flight_max if queue.settings.fifo else self._options.in_flight_max
         is_small, row = quota <= self._options.in_flight_counted_max, None
-        known = self._known.get(queue.partition)
-        if is_small and (known is None or self._clock.now_ms() >= known.recount_at_ms):
+        count = self._counts.get(queue.partition)
+        if is_small and (count is None or self._clock.now_ms() >= count.recount_at_ms):
             row = await self._count(connection, queue, _HIDDEN_COUNTED_MAX)
         if row is not None and (row["is_whole"] or row["in_flight"] >= quota):
             free_slots, due_ms = quota - row["in_flight"], row["due"]
-            if known is not None:
-                known.shares_delta, known.delta = False, 0
+            if count is not None:
+                count.shares_delta, count.delta = False, 0
         else:
-            known = await self._estimate(connection, queue, quota, shares_delta=is_small)
-            free_slots, due_ms = quota - known.in_flight - known.delta, known.due_ms
+            count = await self._estimate(connection, queue, quota, shares_delta=is_small)
+            free_slots, due_ms = quota - count.in_flight - count.delta, count.due_ms
         if free_slots <= 0:
             self._watches.found_full(queue.name)
             return 0, due_ms
@@ -205,46 +205,46 @@ class InFlight:
 
     async def delivered(self, connection: Any, queue: Queue, messages: int) -> None:
         """Record messages that this node delivered."""
-        known = self._known.get(queue.partition)
-        if known is not None:
-            known.delta += messages
-            if known.shares_delta and messages:
-                await self._add(connection, queue, known)
+        count = self._counts.get(queue.partition)
+        if count is not None:
+            count.delta += messages
+            if count.shares_delta and messages:
+                await self._add(connection, queue, count)
 
     def freed(self, queue: Queue, messages: int, now_ms: int) -> None:
         """Record messages that are no longer in flight, and wake the waiters that were over the quota."""
-        if (known := self._known.get(queue.partition)) is not None:
-            known.delta -= messages
+        if (count := self._counts.get(queue.partition)) is not None:
+            count.delta -= messages
         self._watches.freed(queue.name, now_ms)
 
     async def _estimate(self, connection: Any, queue: Queue, quota: int, *, shares_delta: bool) -> _InFlightCount:
         """Return a recent count: the cached one, that of another node, or, if due, a new one."""
-        known = self._known[queue.partition]
-        known.shares_delta = shares_delta
-        if shares_delta and known.delta:
-            await self._add(connection, queue, known)
-        is_free = 2 * (known.in_flight + known.delta) < quota
-        recount_at_ms = known.recount_at_ms_if_free if is_free else known.recount_at_ms
+        count = self._counts[queue.partition]
+        count.shares_delta = shares_delta
+        if shares_delta and count.delta:
+            await self._add(connection, queue, count)
+        is_free = 2 * (count.in_flight + count.delta) < quota
+        recount_at_ms = count.recount_at_ms_if_free if is_free else count.recount_at_ms
         if not shares_delta and self._clock.now_ms() < recount_at_ms:
-            return known
+            return count
         row = await connection.fetchrow(STANDARD["claim_count"], queue.partition, _INTERVAL_MS)
-        known.delta = max(0, known.delta)  # a count by another node may not include all of it
+        count.delta = max(0, count.delta)  # a count by another node may not include all of it
         if row["is_claimed"] or row["counted"] is None:
             began_s = stopwatch_s()
             counted = (await self._count(connection, queue, None))["in_flight"]
             args = queue.partition, counted, _interval_ms(began_s), row["counted"] if shares_delta else None
-            known.delta = 0
+            count.delta = 0
             row = await connection.fetchrow(STANDARD["store_count"], *args)
         now_ms = self._clock.now_ms()
-        known.in_flight, known.due_ms = row["counted"], row["next_at"]
-        known.recount_at_ms = now_ms + max(0, row["next_at"] - row["now"])
-        known.recount_at_ms_if_free = max(known.recount_at_ms, now_ms + _INTERVAL_MS_WHILE_FREE)
-        return known
+        count.in_flight, count.due_ms = row["counted"], row["next_at"]
+        count.recount_at_ms = now_ms + max(0, row["next_at"] - row["now"])
+        count.recount_at_ms_if_free = max(count.recount_at_ms, now_ms + _INTERVAL_MS_WHILE_FREE)
+        return count
 
-    async def _add(self, connection: Any, queue: Queue, known: _InFlightCount) -> None:
+    async def _add(self, connection: Any, queue: Queue, count: _InFlightCount) -> None:
         """Add this node's change to the count of all nodes, unless a newer count includes it."""
-        delta, known.delta = known.delta, 0
-        await connection.execute(STANDARD["add_count"], queue.partition, delta, known.due_ms)
+        delta, count.delta = count.delta, 0
+        await connection.execute(STANDARD["add_count"], queue.partition, delta, count.due_ms)
 
     async def _count(self, connection: Any, queue: Queue, hidden_max: int | None) -> Any:
         return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, hidden_max, retention_ms(queue))

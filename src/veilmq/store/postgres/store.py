@@ -57,13 +57,13 @@ class Shards(Store):
     def __init__(self, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions) -> None:
         self._machine_clock = clock
         self._options = options
-        self._given = dict(enumerate(urls))
+        self._configured_urls = dict(enumerate(urls))
         self._is_closing = False
         self._watched: dict[str, Wake] = {}
-        self._creating, self._refreshing = asyncio.Lock(), asyncio.Lock()
+        self._create_lock, self._refresh_lock = asyncio.Lock(), asyncio.Lock()
         self._identity: Identity | None = None  # known once a database was reached
         self._places: dict[str, int] = {}  # places of queues outside the home, as a cache
-        self._exported_place = 0
+        self._export_place = 0
         self._removed: set[int] = set()  # places of removed databases
         self.shards: dict[int, PostgresEngine] = {}  # by place; some may not be open yet
         self._home = self._add(0, urls[0])
@@ -100,7 +100,7 @@ class Shards(Store):
     async def _open_all(self) -> None:
         """Open all reachable databases."""
         failure = await self._connect(self._home)
-        for place, url in self._given.items():
+        for place, url in self._configured_urls.items():
             self._add(place, url)
         if failure is None:
             await self._read_home()
@@ -144,8 +144,8 @@ class Shards(Store):
 
     def _add(self, place: int, url: str) -> PostgresEngine:
         if place not in self.shards:
-            known: Any = {"options": self._options, "clock": self._machine_clock}
-            self.shards[place] = PostgresEngine(Database(url, **known), place=place, store=self, **known)
+            shared: Any = {"options": self._options, "clock": self._machine_clock}
+            self.shards[place] = PostgresEngine(Database(url, **shared), place=place, store=self, **shared)
         return self.shards[place]
 
     def _apply_members(self, members: list[databases.Member]) -> None:
@@ -160,7 +160,7 @@ class Shards(Store):
             has_moved = (
                 engine is not None
                 and url not in (None, remove_passwords(engine.database.url))
-                and place not in self._given
+                and place not in self._configured_urls
             )
             if engine is not None and (is_removed or has_moved):
                 self._drop(engine)
@@ -186,7 +186,7 @@ class Shards(Store):
     async def _open(self, engine: PostgresEngine) -> None:
         """Open a database; raises the error if it cannot be reached or used."""
         place = engine.place
-        async with engine.opening:
+        async with engine.open_lock:
             if engine.is_open or engine.is_closing:
                 return
             await engine.database.open()
@@ -259,7 +259,7 @@ class Shards(Store):
     async def _require_place(self, place: int) -> None:
         """Read the list of databases if ``place`` is unknown; raises ``StoreUnavailable`` if it does not exist."""
         if place not in self.shards:
-            async with self._refreshing:
+            async with self._refresh_lock:
                 if place not in self.shards:
                     await self.refresh()
         if place not in self.shards:
@@ -326,7 +326,7 @@ class Shards(Store):
 
     @property
     def token_key(self) -> bytes:
-        assert self._identity is not None, "the store is known"
+        assert self._identity is not None, "the store is open"
         return self._identity.token_key
 
     def submit(self, command: Command, done: Done) -> None:
@@ -375,7 +375,7 @@ class Shards(Store):
         return await asyncio.gather(*(execute(engine, command) for engine in self.shards.values()))
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
-        async with self._creating:
+        async with self._create_lock:
             for _ in range(_TRIES_MAX):
                 async with self._engine_at(0).database.connection() as connection, connection.transaction():
                     place = await connection.fetchval(SHARDS["hold_place"], command.queue)
@@ -413,27 +413,27 @@ class Shards(Store):
         Raises ``StoreUnavailable`` if only databases that are down may have events.
         """
         is_sure = True
-        for place in sorted(self.shards, key=lambda place: (place < self._exported_place, place)):
+        for place in sorted(self.shards, key=lambda place: (place < self._export_place, place)):
             try:
                 planned: EventRange | None = await execute(self._engine_at(place), command)
             except StoreUnavailable:
                 is_sure = False
                 continue
             if planned is not None:
-                self._exported_place = place
+                self._export_place = place
                 return planned
         if not is_sure:
             raise StoreUnavailable
         return None
 
     async def _run_export(self, command: ReadEvents | ForgetEvents) -> Any:
-        return await execute(self._engine_at(self._exported_place), command)
+        return await execute(self._engine_at(self._export_place), command)
 
     async def _forget_events(self, command: ForgetEvents) -> Forgotten:
         """Delete exported events; after the last one, continue with the next database."""
         forgotten: Forgotten = await self._run_export(command)
         if not forgotten.more:
-            self._exported_place += 1
+            self._export_place += 1
         return forgotten
 
     async def _count_events(self, command: CountEvents) -> EventCounts:
