@@ -89,12 +89,12 @@ def test_log_in_a_bucket_has_each_event_once_and_serves_jobs(
     made = worked(received_at=received_at)
     files = ExportedLog(f"{bucket}/log").export_rows(made, node="b0000002")
     tune = ["tune", "--events", place, "--state", f"{bucket}/state", "--json"]
-    said = run(
+    output = run(
         tmp_path, s3, tune, tune,
         ["route-table", "1/jobs", "--state", f"{bucket}/state", "--to", "routes.json"],
         ["report", "--state", f"{bucket}/state", "--to", "report.html"],
     )  # fmt: skip
-    advice, again = (json.loads(part + "]") for part in said.split("]\n")[:2])
+    advice, again = (json.loads(part + "]") for part in output.split("]\n")[:2])
     receipts = {each["queue"]: each["receipts"] for each in advice if each["key"] is None}
     assert receipts == pytest.approx({"000000000000/jobs": ROUNDS * BATCH, "1/jobs": len(made)}, rel=0.1)
     assert advice == again

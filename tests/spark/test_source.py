@@ -262,13 +262,13 @@ def test_running_stream_is_shown_as_alive(
     seen: list[bool] = []
     with Claims(server.endpoint, QUEUE) as claims:
 
-        def look(batch: DataFrame, number: int) -> None:
+        def list_claims(batch: DataFrame, number: int) -> None:
             (view,) = claims.sources()
             seen.append(view.alive)
             assert [(claim.number, claim.messages, claim.shards) for claim in view.claims] == [(1, 40, 2)]
 
         reader = spark.readStream.format("veilmq").options(endpoint=server.endpoint, **SMALL).load(QUEUE)
-        writer = reader.writeStream.foreachBatch(look).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = reader.writeStream.foreachBatch(list_claims).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         assert seen == [True]
@@ -329,19 +329,19 @@ def test_plans_show_no_secret(spark: SparkSession, server: RunningServer, client
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "text"),
     [
         pytest.param({"leese": "5"}, "did you mean lease?", id="unknown"),
         pytest.param({"queue": "elsewhere"}, "does not exist", id="no-such-queue"),
         pytest.param({"mode": "sqs"}, "a batch read requires mode=claims", id="mode"),
-        pytest.param({"endpoint": "http://127.0.0.1:1", "patience": "0"}, "connection refused", id="nobody-there"),
+        pytest.param({"endpoint": "http://127.0.0.1:1", "patience": "0"}, "connection refused", id="no-server"),
     ],
 )
 def test_impossible_batch_read_is_reported(
-    spark: SparkSession, server: RunningServer, client: HttpQueueClient, options: dict[str, str], says: str
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, options: dict[str, str], text: str
 ) -> None:
     reader = spark.read.format("veilmq").options(**{"endpoint": server.endpoint, "queue": QUEUE, **options})
-    with pytest.raises(PySparkException, match=says):
+    with pytest.raises(PySparkException, match=text):
         reader.load().count()
 
 
@@ -396,8 +396,8 @@ def test_session_runs_python_on_its_workers(spark: SparkSession) -> None:
 
 def test_workers_use_unix_sockets(spark: SparkSession) -> None:
     """Spark knows the setting that docs/spark.md advises."""
-    (said,) = spark.range(1).rdd.map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
-    assert said.lower() == "true"
+    (value,) = spark.range(1).rdd.map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
+    assert value.lower() == "true"
 
 
 def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:

@@ -90,12 +90,12 @@ class Stage:
         return self.host.run(make())
 
     def _execute(self) -> Callable[[Command], Awaitable[Any]]:
-        async def ask(command: Command) -> Any:
+        async def run_command(command: Command) -> Any:
             if type(command) is self.stop_before_command:
                 raise Stopped
             return await execute(self.host.engine, command)
 
-        return ask
+        return run_command
 
     def cycle(self, messages: int, *, advance_ms: int = 10) -> None:
         """Send, receive and delete so many messages, each in its own batch; every third one late."""
@@ -310,13 +310,13 @@ def test_failing_store_is_logged(stage: Stage, caplog: pytest.LogCaptureFixture)
     """As a failing target."""
     stage.cycle(1)
 
-    async def ask(command: Command) -> Any:
+    async def run_command(command: Command) -> Any:
         if isinstance(command, PlanExport):
             raise StoreFull
         return await execute(stage.host.engine, command)
 
     exporter = stage.exporter()
-    exporter._execute = ask
+    exporter._execute = run_command
     with pytest.raises(EventsError, match="cannot be exported"):
         stage.host.run(exporter.flush())
     assert exporter.failures == 1
@@ -366,13 +366,13 @@ def test_close_leaves_events_that_cannot_be_exported(stage: Stage, caplog: pytes
 
 def test_close_does_not_wait_for_a_hanging_target(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """Nor does the process: asyncio joins its own threads, but not a daemon thread."""
-    began, gone = threading.Event(), threading.Event()
+    began, released = threading.Event(), threading.Event()
     daemons: list[bool] = []
 
     def hang(folder: str, name: str, content: Any) -> None:
         daemons.append(threading.current_thread().daemon)
         began.set()
-        gone.wait(30)
+        released.wait(30)
 
     stage.target.put = hang  # type: ignore[method-assign]
     exporter = stage.exporter()
@@ -385,7 +385,7 @@ def test_close_does_not_wait_for_a_hanging_target(stage: Stage, caplog: pytest.L
         await closing
 
     stage.host.run(close_and_cut())
-    gone.set()
+    released.set()
     assert daemons == [True]
     assert "there was no time" in caplog.messages[-1]
     assert stage.counts.waiting == 2
@@ -406,11 +406,11 @@ PERIOD_S = 60
 class CountingStore:
     """A store with ranges of two events; `log` has the names of its commands."""
 
-    def __init__(self, *, ranges: int = 0, came: int = 0, slices: int = 1) -> None:
+    def __init__(self, *, ranges: int = 0, new: int = 0, slices: int = 1) -> None:
         self.recorded = 2 * ranges
         self.exported = 0
         self.log: list[str] = []
-        self._came = came
+        self._new = new
         self._slices = slices
         self._left = slices
         self._answers: dict[type[Command], Callable[[], Any]] = {
@@ -429,7 +429,7 @@ class CountingStore:
         return EventCounts(recorded=self.recorded, exported=self.exported, dropped=0)
 
     def _plan(self) -> EventRange | None:
-        self.recorded += self._came
+        self.recorded += self._new
         if self.exported == self.recorded:
             return None
         return EventRange(node="n", first=self.exported + 1, last=self.exported + 2)
@@ -457,7 +457,7 @@ async def check_once(exporter: Exporter, clock: VirtualClock) -> None:
 
 
 async def test_flush_ends_while_new_events_arrive(tmp_path: Path) -> None:
-    store = CountingStore(ranges=2, came=2)
+    store = CountingStore(ranges=2, new=2)
     await exporting(store, tmp_path)[0].flush()
     assert store.exported == 4
 

@@ -48,7 +48,7 @@ def test_names_are_case_insensitive() -> None:
     assert (options.on_lost_claim, options.takeover) == ("skip", True)
 
 
-@pytest.mark.parametrize(("given", "says"), [
+@pytest.mark.parametrize(("given", "text"), [
     pytest.param({}, "option queue: is required", id="no-queue"),
     pytest.param({"queue": "a", "path": "b"}, "the path is 'b'", id="two-queues"),
     pytest.param({"queue": "a", "startingPosition": "LATEST"}, "a queue has no positions to start", id="position"),
@@ -68,8 +68,8 @@ def test_names_are_case_insensitive() -> None:
     pytest.param({"queue": "a", "snapshot": "x" * 129}, "must be 1 to 128 letters", id="long-name"),
     pytest.param({"queue": "a", "snapshot": "é"}, "must be 1 to 128 letters", id="letter"),
 ])  # fmt: skip
-def test_error_names_the_option(given: dict[str, str], says: str) -> None:
-    with pytest.raises(OptionWrong, match=re.escape(says)):
+def test_error_names_the_option(given: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionWrong, match=re.escape(text)):
         SourceOptions.of(given)
 
 

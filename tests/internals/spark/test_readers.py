@@ -312,9 +312,9 @@ def progress_after(*calls: str, ordered: bool = False) -> Progress:
 
 
 @pytest.mark.parametrize(("calls", "finished", "unfinished"), [
-    pytest.param(["batch 0"], [], [1], id="the-first-of-a-process-is-open-until-spark-says-so"),
+    pytest.param(["batch 0"], [], [1], id="first-batch-of-a-process-stays-open"),
     pytest.param(["batch 0", "made 2", "committed 1"], [1], [2], id="committed"),
-    pytest.param(["batch 0", "batch 1"], [2], [], id="after-the-ordinary-order-being-asked-is-enough"),
+    pytest.param(["batch 0", "batch 1"], [2], [], id="after-the-normal-order-a-request-is-enough"),
     pytest.param([], [7], [], id="what-an-earlier-process-logged"),
     pytest.param(["planned 6"], [7], [], id="what-an-earlier-process-logged-is-repeated"),
 ])  # fmt: skip

@@ -150,11 +150,11 @@ def test_database_with_relayed_messages_cannot_be_removed(host: ShardsHost, plac
     add(host)
     query = (
         "INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings, seqs)"
-        f" VALUES (999, 7, 'gone', {1 - place}, 8, 'gone', '', '{{1}}')"
+        f" VALUES (999, 7, 'deleted', {1 - place}, 8, 'deleted', '', '{{1}}')"
     )
     host.values(query, url=host.urls[place])
-    said = refusal(host, databases.remove(host.urls[0], "2"))
-    assert ("are on their way to other" if place else "Messages are on their way to") in said
+    error = refusal(host, databases.remove(host.urls[0], "2"))
+    assert ("are on their way to other" if place else "Messages are on their way to") in error
 
 
 def test_messages_for_a_removed_database_return(host: ShardsHost) -> None:

@@ -78,9 +78,9 @@ def test_each_receipt_ends_once_with_several_nodes(host: PostgresHost, settings:
         for number in range(rounds):
             got = (await execute(node, Receive(queue=BUSY, count=10, timeout_s=30 * (number % 2)))).messages
             issued.extend(got)
-            gone = tuple(each.receipt for each in got[::3])
+            deleted = tuple(each.receipt for each in got[::3])
             back = tuple(VisibilityChange(receipt=each.receipt, timeout_s=0) for each in got[1::3])
-            commands: list[Command] = [Delete(queue=BUSY, receipts=gone), ChangeVisibility(queue=BUSY, changes=back)]
+            commands: list[Command] = [Delete(queue=BUSY, receipts=deleted), ChangeVisibility(queue=BUSY, changes=back)]
             await asyncio.gather(*(execute(node, each) for each in [*commands, CountEvents()]))
 
     async def together() -> None:

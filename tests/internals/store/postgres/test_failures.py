@@ -89,23 +89,23 @@ def result_after_lock(
 ) -> Any:
     """Return the result of `command`, which waits for `statement`, after `then` and the commit of the lock's holder."""
 
-    async def ask() -> Any:
+    async def run() -> Any:
         async with holding_lock(host, statement) as connection:
-            asked = asyncio.ensure_future(execute(host.engine, command))
+            running = asyncio.ensure_future(execute(host.engine, command))
             await until_a_session_waits_for_a_lock(connection)
             if then is not None:
                 await then(connection)
-        return await asked
+        return await running
 
-    return host.run(ask())
+    return host.run(run())
 
 
 def test_command_without_a_connection_is_unavailable(host: PostgresHost) -> None:
-    async def meanwhile(connection: Any) -> None:
+    async def send(connection: Any) -> None:
         with pytest.raises(StoreUnavailable):
             await execute(host.engine, SEND)
 
-    result_after_lock(host, TAG, meanwhile)
+    result_after_lock(host, TAG, send)
     assert host.counts() == (0, 0, 0)
     host.do(SEND)
     assert host.counts() == (1, 0, 0)
@@ -122,12 +122,12 @@ def test_statement_timeout_is_unavailable(postgres_url: str) -> None:
     """The server has changed nothing; all commands of the batch get the error."""
     with hasty(postgres_url) as host:
 
-        async def ask(table: str, *asked: Command) -> list[Any]:
+        async def fail(table: str, *batch: Command) -> list[Any]:
             async with holding_lock(host, f"LOCK TABLE mq.{table}"):
-                return await asyncio.gather(*(execute(host.engine, each) for each in asked), return_exceptions=True)
+                return await asyncio.gather(*(execute(host.engine, each) for each in batch), return_exceptions=True)
 
-        for table, asked in (("queue", [TAG]), ("msg", [SEND] * 3)):
-            assert [type(each) for each in host.run(ask(table, *asked))] == [StoreUnavailable] * len(asked)
+        for table, batch in (("queue", [TAG]), ("msg", [SEND] * 3)):
+            assert [type(each) for each in host.run(fail(table, *batch))] == [StoreUnavailable] * len(batch)
         assert host.do(SHOW).settings.tags == {}
         assert host.counts() == (0, 0, 0)
 
@@ -310,7 +310,7 @@ _DELETE = "DELETE FROM mq.msg WHERE qp > 0"
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "how", "state", "left"),
+    ("statement", "how", "state", "left"),
     [
         (_EXTEND, {}, ReceiptState.LIVE, 0),
         (_RENEW, {}, ReceiptState.SUPERSEDED, 1),
@@ -323,12 +323,12 @@ _DELETE = "DELETE FROM mq.msg WHERE qp > 0"
     ],
 )
 def test_delete_after_a_lock_wait_uses_the_new_row(
-    host: PostgresHost, meanwhile: str, how: dict[str, bool], state: ReceiptState, left: int
+    host: PostgresHost, statement: str, how: dict[str, bool], state: ReceiptState, left: int
 ) -> None:
     """For example, a heartbeat must not restore a message whose deletion was acknowledged."""
     host.send("a")
     delete = commands.Delete(queue=QUEUE, receipts=(host.receive_one().receipt,), **how)
-    assert result_after_lock(host, delete, statement=meanwhile) == [state]
+    assert result_after_lock(host, delete, statement=statement) == [state]
     assert host.rows("msg") == left
 
 

@@ -344,7 +344,7 @@ def test_nodes_see_each_others_receives_at_the_next_count(
     assert full.run(receive(other, there)) == there
     full.advance(1_000)
     if next_ms > 1_000:
-        assert full.run(receive(full.engine, 1)) == 1  # it has not heard of the other four
+        assert full.run(receive(full.engine, 1)) == 1  # it does not know the other four yet
         full.advance(next_ms - 1_000)
     assert full.run(receive(full.engine, 10)) == more
     full.advance(10_000)
@@ -461,11 +461,11 @@ def test_receive_scans_the_index_from_its_mark(queue: PostgresHost) -> None:
             rows = await connection.fetch("EXPLAIN EXECUTE receive(1, 1, 1, 1, '{}', 1, NULL, NULL, NULL)")
             return "\n".join(row[0] for row in rows)
 
-    told = queue.run(plan())
-    (condition,) = [line for line in told.splitlines() if "Index Cond" in line and "visible_at" in line]
+    plan_text = queue.run(plan())
+    (condition,) = [line for line in plan_text.splitlines() if "Index Cond" in line and "visible_at" in line]
     assert "ROW(visible_at, seq) > ROW(" in condition
     assert "visible_at <= clock" in condition
-    assert "Sort" not in told
+    assert "Sort" not in plan_text
 
 
 def row(priority: int, visible_at_ms: int, position: int) -> dict[str, int]:
@@ -524,8 +524,8 @@ def test_slow_full_scans_take_a_tenth_of_the_time(stopwatch: list[float]) -> Non
         assert low_water.begin() == BEGINNING
         stopwatch[0] += 0.4
         low_water.record([row(8, 100, 1)])
-        told_ms = low_water.full_scan_wait_ms
-        assert told_ms == (None if again_ms is None else pytest.approx(again_ms, abs=1))
+        wait_ms = low_water.full_scan_wait_ms
+        assert wait_ms == (None if again_ms is None else pytest.approx(again_ms, abs=1))
         assert low_water.begin() == low_water.marks != BEGINNING
         stopwatch[0] += 0.01
         low_water.record([])

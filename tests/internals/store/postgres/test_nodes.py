@@ -108,7 +108,7 @@ def test_each_message_arrives_once_in_order(host: PostgresHost, *, fifo: bool) -
         for each in got:
             group, number = each.body.split(" ")
             numbers.setdefault(group, []).append(int(number))
-        assert all(came == list(range(SENDS)) for came in numbers.values())
+        assert all(received == list(range(SENDS)) for received in numbers.values())
 
 
 # Topics: atomic publications, and pushes that other nodes take over.
@@ -467,10 +467,10 @@ def test_acknowledged_messages_are_hidden_before_their_deletion(postgres_url: st
         host.do(OPEN)
         assert host.do(claim(3)).messages == 3
         states = (None, *commands.MessageState)
-        looks = [commands.InspectQueue(queue=QUEUE, state=state) for state in states]
-        assert [len(host.do(look)) for look in looks] == [4, 1, 3, 0]
+        inspections = [commands.InspectQueue(queue=QUEUE, state=state) for state in states]
+        assert [len(host.do(inspection)) for inspection in inspections] == [4, 1, 3, 0]
         host.values("UPDATE mq.claim SET state = 'acknowledged' RETURNING 1")
-        assert [len(host.do(look)) for look in looks] == [1, 1, 0, 0]
+        assert [len(host.do(inspection)) for inspection in inspections] == [1, 1, 0, 0]
         counts = host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == (1, 0, 0)
 

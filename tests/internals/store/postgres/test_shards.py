@@ -448,9 +448,9 @@ def test_new_databases_pass(three: ShardsHost) -> None:
 def test_misplaced_queue_is_reported(three: ShardsHost, change: str) -> None:
     """Its place is missing or wrong, for example because the home was restored from a backup."""
     do_at(three, 0, change)
-    (said,) = faults(three).items()
-    assert said[0] == PLACES
-    assert said[1].endswith(f"has queues (1) that the home locates elsewhere, the first is {B}")
+    (found,) = faults(three).items()
+    assert found[0] == PLACES
+    assert found[1].endswith(f"has queues (1) that the home locates elsewhere, the first is {B}")
     do_at(three, 0, REPAIR)
     assert faults(three) == {}
 
@@ -480,10 +480,10 @@ def test_queue_recreated_during_the_check_is_no_fault(three: ShardsHost) -> None
 
 def test_databases_in_the_wrong_order_are_reported(three: ShardsHost) -> None:
     """Their queues are not compared then: all would be misplaced."""
-    said = faults(three, three.urls[::-1])
-    assert "it is number 2 of its store, and named as number 1" in said[ONE_STORE]
-    assert "it is number 1 of its store, and named as number 2" in said[ONE_STORE]
-    assert said[PLACES].startswith("not checked: ")
+    found = faults(three, three.urls[::-1])
+    assert "it is number 2 of its store, and named as number 1" in found[ONE_STORE]
+    assert "it is number 1 of its store, and named as number 2" in found[ONE_STORE]
+    assert found[PLACES].startswith("not checked: ")
 
 
 def test_database_of_another_store_is_reported(three: ShardsHost) -> None:
@@ -498,9 +498,9 @@ def test_database_of_another_store_is_reported(three: ShardsHost) -> None:
 def test_unreachable_database_is_reported(three: ShardsHost, place: int) -> None:
     """The others are compared; the text has no password."""
     urls = [NOWHERE if each == place else url for each, url in enumerate(three.urls)]
-    said = faults(three, urls)
-    assert set(said) == {ONE_STORE, PLACES}
-    for detail in said.values():
+    found = faults(three, urls)
+    assert set(found) == {ONE_STORE, PLACES}
+    for detail in found.values():
         assert detail.startswith("postgresql://u:***@127.0.0.1:1/x cannot be used: ")
 
 

@@ -199,8 +199,8 @@ def test_notifications_are_batched(nodes: TwoNodes) -> None:
         send(nodes, f"m{number}", delay_s=number)
         nodes.host.send("x", queue="a/other")
     now_ms = nodes.host.clock.now_ms()
-    told = [(notice.queue, notice.due_ms) for notice in nodes.take_sent()]
-    assert told == [(QUEUE, now_ms), ("a/other", now_ms), (QUEUE, now_ms + 1_000)]
+    notified = [(each.queue, each.due_ms) for each in nodes.take_sent()]
+    assert notified == [(QUEUE, now_ms), ("a/other", now_ms), (QUEUE, now_ms + 1_000)]
 
 
 def test_subscription_expires(nodes: TwoNodes) -> None:
@@ -366,16 +366,16 @@ def test_unknown_notifications_are_ignored(text: str) -> None:
 
 
 def test_free_slot_notifies_once_per_full_receive(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(Watches, "_queue_notification", lambda watches, kind, queue, due_ms: told.append(queue))
+    notified: list[str] = []
+    monkeypatch.setattr(Watches, "_queue_notification", lambda watches, kind, queue, due_ms: notified.append(queue))
     watches = watches_of(['["n","awaited","q"]'])
     watches.freed("q", 1)
-    assert told == []
+    assert notified == []
     for times in (1, 2):
         watches._on_notification(None, 0, "", '["n","full","q"]')
         for _ in range(2):
             watches.freed("q", 1)
-        assert told == ["q"] * times
+        assert notified == ["q"] * times
 
 
 def test_failing_watch_disturbs_nothing() -> None:
@@ -395,19 +395,19 @@ def test_failing_watch_disturbs_nothing() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_dead_letters_of_a_receive_notify_after_its_commit(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
     """A rolled-back receive notifies of nothing."""
-    told: list[tuple[str, int]] = []
+    notified: list[tuple[str, int]] = []
 
     async def take(taking: _SharedReceive) -> list[Any]:
         taking.woken["dead"] = 1
-        assert told == []
+        assert notified == []
         return [1 / (not fails)]
 
     monkeypatch.setattr(_SharedReceive, "_lease_with_rules", take)
-    node: Any = SimpleNamespace(watches=SimpleNamespace(wake=lambda *due: told.append(due)))
+    node: Any = SimpleNamespace(watches=SimpleNamespace(wake=lambda *due: notified.append(due)))
     terms: Any = SimpleNamespace(attempt_id=None)
     with suppress(ZeroDivisionError):
         asyncio.run(_SharedReceive(node, None, cast(Any, SimpleNamespace(origin=1)), terms, (1,), 1).rows())
-    assert told == ([] if fails else [("dead", 1)])
+    assert notified == ([] if fails else [("dead", 1)])
 
 
 def test_waiters_are_woken_after_the_reply(host: PostgresHost) -> None:
