@@ -345,7 +345,7 @@ class Database:
         self._log_pages = pages
         return apsw.SQLITE_OK
 
-    # Room.
+    # Disk space.
 
     def mark_full(self) -> None:
         """Record that a batch found the disk full, whatever its numbers; they count again when the batch has ended."""

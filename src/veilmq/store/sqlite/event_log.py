@@ -121,7 +121,7 @@ class EventLog:
         rows = [(partition, each[_GROUP], each[_SEQ], each[_VISIBLE_AT], each[_EPOCH], each[_LOG]) for each in leases]
         self._executemany(SQL[f"{KIND[fifo]}_change"], rows)
 
-    # What happens to receipts.
+    # Receipts.
 
     def received(self, queue: Queue, rows: list[Row], requested_at_ms: int) -> dict[int, Lease]:
         """End the earlier receipts of delivered messages, given as candidate rows; return leases by seq.

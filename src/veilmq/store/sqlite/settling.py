@@ -393,7 +393,7 @@ def dead_letter_sink(session: Session, queue: Queue) -> DeadLetterSink | None:
 def dead_letter(session: Session, source: Queue, target: Queue, rows: list[Row]) -> list[int]:
     """Move dead letters, whose receipts have ended, with ids and receive counts; return their seqs in the target."""
     advance_time(session, target)
-    if not source.fifo and session.now_ms < target.expires_at_ms:  # the target has no message before content floor
+    if not source.fifo and session.now_ms < target.expires_at_ms:  # the target has no message before its floor
         target.floor_seq = min([target.floor_seq, *[row[0] for row in rows]])
     contents: list[Row] = [
         (row[5], row[7], source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows

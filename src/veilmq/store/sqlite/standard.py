@@ -39,7 +39,9 @@ DEFERRED = object()  # the result of a command that the next batch applies, beca
 
 _ENDS_READ = 1_000  # until the first lease among delays
 
-by_visibility = itemgetter(12, 0)  # visible_at and seq of a candidate row
+# A candidate row, from statements that select messages to receive: seq, lane, receive_count, epoch, first_received_at,
+# id, body, properties, source, receives_before, first_received_at_ms, group, visible_at.
+by_visibility = itemgetter(12, 0)
 
 SEQ_END = 1 << 63  # above all seqs
 
