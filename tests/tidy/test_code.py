@@ -87,8 +87,8 @@ def test_the_rule_finds_a_clock_in_sql(text: str) -> None:
 
 # Every public module, class, function and method of src has a docstring.
 #
-# Exempt are functions of one statement in packages that users do not import; nested functions; special methods, setters,
-# overloads, overrides, methods that a base class documents and handlers of commands, which are documented elsewhere;
+# Exempt are functions of one statement in packages that users do not import; nested functions; special methods,
+# setters, overloads, overrides, methods that a base class documents; handlers of commands, documented elsewhere;
 # errors with a `text`; requests and results of SQS actions.
 
 
