@@ -8,12 +8,11 @@ finished. So every repeated task, stage or batch reads the same messages.
 3. ``read``: Arrow pages of a shard, any number of times, in any process.
 4. ``commit(end)``: acknowledge ``end``, if step 1 could not.
 
-Spark does not always call ``stop`` at the end of a query, so nothing depends on it. Executors and the planning process
-unpickle their own readers; the driver's reader opens its source at the first call.
+Spark does not always call ``stop`` at the end of a query, so nothing depends on it. Only the driver's reader opens its
+source, at the first call; executors and the planning process unpickle their own readers.
 
-Opening a source starts an epoch and fences all earlier users of the source. A thread renews lease and hold until
-``stop``, the end of the process, or an error that ends the epoch. Other errors can be temporary (a proxy while the
-server restarts, a policy during a change), so the thread continues.
+Opening a source starts an epoch and fences earlier users. A thread renews lease and hold until ``stop``, the end of the
+process, or an error that ends the epoch; other errors may be temporary, such as a proxy while the server restarts.
 """
 
 import logging
@@ -159,8 +158,8 @@ class ClaimsStreamReader(QueueStreamReader):
     def _begin(self, start: Offset) -> Offset:
         """Renew the source for the batch after ``start``, and return the offset at which it starts.
 
-        If the server has deleted the source and its state, a new source replaces it. Lost claims of the batch that ends
-        at ``start`` are an error, or logged; claims before ``start.first`` were in no batch.
+        A new source replaces one that the server has deleted. Lost claims of the batch that ends at ``start`` are an
+        error, or logged; claims before ``start.first`` were in no batch.
         """
         if start.source == self._unknown_source:
             start = Offset(source=self._name)

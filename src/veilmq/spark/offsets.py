@@ -1,15 +1,14 @@
 """Offsets of a stream in Spark's checkpoint: a source and the number of its last claim; and when a batch is finished.
 
-The server binds the messages of a number before Spark logs it. ``Progress`` determines which batches are certainly
-finished.
+The server binds the messages of a number before Spark logs it.
 
-Normally Spark requests the batch after an offset only if that offset is in its commit log, so the request proves that
-the batch is finished. With asynchronous progress tracking Spark runs ahead of its logs, and does not announce it. The
-order of calls reveals it: normally Spark calls ``commit(a)`` before it plans the batch from *a* to *b*, asynchronously
-it does so later or never. So no batch counts as finished before this order was observed, with two exceptions: an offset
-from before this process was read from the logs, and the first batch of a process is logged immediately even with
-asynchronous tracking, so it is finished after some idle seconds. (Spark 4.3.0: MicroBatchExecution and
-AsyncProgressTrackingMicroBatchExecution.)
+``Progress`` determines which batches are finished. Normally Spark requests the batch after an offset only if that
+offset is in its commit log, so the request proves that the batch is finished. With asynchronous progress tracking,
+Spark runs ahead of its logs. Only the order of calls reveals that: normally Spark calls ``commit(a)`` before it plans
+the batch from *a* to *b*, asynchronously it does so later or never. So no batch counts as finished before this order
+was observed, with two exceptions: offsets from before this process were read from the logs, and the first batch of a
+process is logged immediately in both cases, so it is finished after some idle seconds. (Spark 4.3.0:
+MicroBatchExecution and AsyncProgressTrackingMicroBatchExecution.)
 """
 
 import logging
@@ -125,17 +124,11 @@ class Progress:
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The base of the readers of both modes; they also run in planning processes and executors.
-
-    A subclass binds batches (``_begin``, ``_next``), divides them (``_parts``), and deletes finished ones
-    (``_finish``).
-    """
+    """The base of the readers of both modes; they also run in planning processes and executors."""
 
     mode: str
-    messages_max: int
-    """Default maximum size of a batch."""
-    messages_all: int
-    """Maximum size of a batch of all available messages."""
+    messages_max: int  # default maximum size of a batch
+    messages_all: int  # maximum size of a batch of all available messages
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -179,10 +179,7 @@ CONNECTION_OPTIONS = options_of(_ConnectionOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret.
-
-    Requests are retried for ``patience_s``.
-    """
+    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret."""
 
     endpoint: str
     queue: str
