@@ -181,9 +181,7 @@ class PartitionWriter:
             files.create_dir(folder)
             queue = self._options.connection.queue_name
             name = f"{queue}-{self._writer}-{self._batch}-{self._partition}.parquet"
-            written = (
-                f"{folder}/_{name}.{self._attempt}"  # readers ignore it, even if the task is killed before the move
-            )
+            written = f"{folder}/_{name}.{self._attempt}"  # hidden, even if the task is killed now
             pq.write_table(pa.concat_tables(self._bad), written, filesystem=files)
             files.move(written, f"{folder}/{name}")
         return Written(

@@ -146,9 +146,7 @@ class ClockGuard:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._name = node.watches.name
-        self._last_good: tuple[int, int] | None = (
-            None  # last good time of the database, and the boot clock at that time
-        )
+        self._last_good: tuple[int, int] | None = None  # time of the database, and of the boot clock
         self._trusts = 0
         self._is_suspicious = False  # the last check found a step; the next one decides
         self._doubt_ms: int | None = None

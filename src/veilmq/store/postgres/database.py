@@ -203,9 +203,10 @@ class Database:
                 await each
             connection = await self.connect(has_timeout=False)  # an upgrade may take long
             try:
-                await (
-                    migrate(connection, may_exclude_older_nodes=False) if self.options.migrates else require(connection)
-                )
+                if self.options.migrates:
+                    await migrate(connection, may_exclude_older_nodes=False)
+                else:
+                    await require(connection)
                 commits = await CommitDurability.of(connection, self.options.durability)
             finally:
                 await connection.close()

@@ -178,9 +178,8 @@ def _members_file(home_url: str) -> Path | None:
         folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
         return None
-    return (
-        folder / "veilmq" / f"databases-{blake2s(remove_passwords(home_url).encode(), digest_size=8).hexdigest()}.json"
-    )
+    name = blake2s(remove_passwords(home_url).encode(), digest_size=8).hexdigest()
+    return folder / "veilmq" / f"databases-{name}.json"
 
 
 @asynccontextmanager

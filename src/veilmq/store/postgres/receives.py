@@ -221,9 +221,8 @@ class _SharedReceive:
                 rows = await connection.fetch(FIFO["repeat"], *attempt_args, *args)
                 rows = await self._hide_by_class(rows) if self.key.has_rules else rows
                 if rows:
-                    await connection.execute(
-                        FIFO["move_attempt"], origin, attempt_key, [row["visible_at"] for row in rows]
-                    )
+                    deadlines = [row["visible_at"] for row in rows]
+                    await connection.execute(FIFO["move_attempt"], origin, attempt_key, deadlines)
                 elif rows := await self._lease_with_rules():
                     columns = [[row[name] for row in rows] for name in ("seq", "generation", "epoch", "visible_at")]
                     await connection.execute(FIFO["store_attempt"], origin, attempt_key, *columns)

@@ -1,6 +1,6 @@
 -- ends: 020
--- One model for both dialects: settings have names, cooldowns are found by age, the home knows the databases of its store, and
--- what nothing reads is gone. All functions are made anew.
+-- One model for both dialects: named settings, an index of cooldowns by age, a list of the store's databases, and no unused columns.
+-- All functions are created again.
 
 DO $$
 DECLARE
@@ -18,7 +18,7 @@ CREATE INDEX pause_age ON mq.pause (kind, begun_at);
 ALTER TABLE mq.source DROP lost;
 ALTER TABLE mq.subscription DROP CONSTRAINT subscription_topic_id_fkey;
 
--- The databases that have joined: where they are, a start with all URLs says.
+-- The databases of the store; a start with all URLs sets the URLs.
 CREATE TABLE mq.database (
     place smallint PRIMARY KEY,
     url text,
