@@ -66,15 +66,17 @@ class Topics:
     ) -> Element:
         """Return the root of the reply, an empty element if there is no body."""
         target, root = f"/topics{place}", "Subscription" if "/subscriptions" in place else "Topic"
-        whole = {VERSION_HEADER.decode(): VERSION.decode(), **(headers or {})}
-        whole |= {"Content-Type": _XML, "Date": formatdate(usegmt=True)}
+        all_headers = {VERSION_HEADER.decode(): VERSION.decode(), **(headers or {})}
+        all_headers |= {"Content-Type": _XML, "Date": formatdate(usegmt=True)}
         if (key := self._key) is not None:
-            lines = "".join(f"{name}:{whole[name]}\n" for name in sorted(whole) if name.startswith("x-mns-"))
-            text = f"{method}\n\n{_XML}\n{whole['Date']}\n{lines}{target}"
+            lines = "".join(
+                f"{name}:{all_headers[name]}\n" for name in sorted(all_headers) if name.startswith("x-mns-")
+            )
+            text = f"{method}\n\n{_XML}\n{all_headers['Date']}\n{lines}{target}"
             signature = b64encode(digest(key.secret.encode(), text.encode(), "sha1")).decode()
-            whole |= {"Authorization": f"MNS {key.id}:{signature}", "security-token": key.session_token or ""}
+            all_headers |= {"Authorization": f"MNS {key.id}:{signature}", "security-token": key.session_token or ""}
         body = b"" if content is None else document(root, elements(content))
-        reply = self._transport.request(method, target, headers=whole, body=body)
+        reply = self._transport.request(method, target, headers=all_headers, body=body)
         try:
             found = read_xml(reply.data) if reply.data else Element("", "", [])
         except SmqError as error:

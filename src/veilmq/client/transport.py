@@ -185,14 +185,14 @@ class LongPolls:
 
     def use(self, pool: urllib3.HTTPConnectionPool) -> None:
         """Open new connections from ``pool``, and track them."""
-        connections, over = self._connections, self._is_closed
+        connections, is_closed = self._connections, self._is_closed
 
         class TrackedConnection(pool.ConnectionCls):  # type: ignore[name-defined,misc]  # that of the scheme
             # No reference to the pool: it would never be collected, and urllib3 would not close its connections.
             def connect(self) -> None:
                 super().connect()
                 connections.add(self)
-                if over.is_set():
+                if is_closed.is_set():
                     raise ConnectionAbortedError
 
             def close(self) -> None:

@@ -145,7 +145,7 @@ class CloseSource(SourceCommand):
 
 
 class ListSources(QueueCommand):
-    """List up to ``count`` sources, those with open claims first, then the last active. Result: ``SourceView`` list.
+    """List up to ``count`` sources: with open claims first, then most recently active. Result: ``SourceView`` list.
 
     There may be many: each snapshot that Spark reads is a source for two weeks.
     """
@@ -262,7 +262,7 @@ class Abandon(WriterCommand):
 
 
 class ListWriters(QueueCommand):
-    """List the writers of ``queue``, the last active first. Result: a list of ``WriterView``."""
+    """List the writers of ``queue``, most recently active first. Result: a list of ``WriterView``."""
 
     count: int = limits.WRITERS_LISTED_MAX
 

@@ -277,7 +277,7 @@ class Fairness:
     def __len__(self) -> int:
         return len(self._tenants)
 
-    def sent(self, group: int, now_ms: int) -> None:
+    def record_send(self, group: int, now_ms: int) -> None:
         """Record a send to the group at ``now_ms``."""
         tenant = self._tenants.get(group)
         if tenant is not None:
@@ -285,7 +285,7 @@ class Fairness:
                 tenant.is_noisy = False
             tenant.sent_at_ms = now_ms
 
-    def last_sent(self, group: int, sent_at_ms: int) -> None:
+    def record_past_send(self, group: int, sent_at_ms: int) -> None:
         """Record a send to the group that may be older than the last known one."""
         tenant = self._tenants.get(group)
         if tenant is not None:
@@ -338,7 +338,7 @@ class Fairness:
         else:
             heappush(self._ends, (lease.ends_at_ms, position))
 
-    def drained(self, group: int) -> None:
+    def mark_drained(self, group: int) -> None:
         """Mark the group as quiet: it has no visible messages."""
         tenant = self._tenants.get(group)
         if tenant is not None:

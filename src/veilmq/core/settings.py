@@ -221,47 +221,51 @@ def checked_settings(before: QueueSettings | None, changes: Mapping[str, Setting
     return after
 
 
-def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+def merged_tags(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """Return ``tags`` updated with ``more``; raises ``TooManyTags``."""
-    both = {**tags, **more}
-    if len(both) > limits.SQS_TAGS_MAX:
+    merged = {**tags, **more}
+    if len(merged) > limits.SQS_TAGS_MAX:
         raise TooManyTags(limits.SQS_TAGS_MAX)
-    return both
+    return merged
 
 
 # Dead-letter queues, and destinations of moves and forwards. Queues are full names, or plain names if all are of one
-# account; ``ours`` are the settings of the source, ``theirs`` those of the target.
+# account.
 #
 # A dead letter of a standard queue keeps its time of sending and the rest of its retention; in FIFO queues both begin
 # anew. It keeps its receive count and first receive, but ``receives_max`` of the dead-letter queue counts from the move
 # (SQS Developer Guide, "Using dead-letter queues"; ``docs/decisions/0006-moved-messages.md``).
 
 
-def dead_letter_refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> str | None:
+def dead_letter_refusal(
+    source: str, settings: QueueSettings, target: str, target_settings: QueueSettings | None
+) -> str | None:
     """Return the reason why ``target`` cannot be the dead-letter queue of ``source``, ``None`` if it can.
 
-    ``theirs`` is ``None`` if the target does not exist.
+    ``target_settings`` is ``None`` if the target does not exist.
     """
-    if target == source and theirs is not None:
-        return str(refusal_of_itself(source))
+    if target == source and target_settings is not None:
+        return str(self_reference_error(source))
     if _account_of(target) != _account_of(source):
         return f"The dead-letter queue {target} belongs to another account than {source}; name one of the same account."
-    if theirs is None:
+    if target_settings is None:
         return f"The dead-letter queue {target} does not exist; create it first."
-    if theirs.fifo != ours.fifo:
+    if target_settings.fifo != settings.fifo:
         return f"The dead-letter queue {target} has another type than {source}; both must be FIFO queues, or neither."
-    is_listed = theirs.redrive_permission != "listed" or source in theirs.redrive_sources
-    if theirs.redrive_permission == "none" or not is_listed:
+    is_listed = target_settings.redrive_permission != "listed" or source in target_settings.redrive_sources
+    if target_settings.redrive_permission == "none" or not is_listed:
         return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
     return None
 
 
-def refusal_of_itself(queue: str) -> DeadLetterQueueRefused:
+def self_reference_error(queue: str) -> DeadLetterQueueRefused:
     """Return the error for a queue that is its own dead-letter queue, which some protocols refuse."""
     return DeadLetterQueueRefused(queue, f"The queue {queue} cannot be its own dead-letter queue; name another one.")
 
 
-def check_destination(source: str, ours: QueueSettings, target: str, theirs: QueueSettings, *, verb: str) -> None:
+def check_destination(
+    source: str, settings: QueueSettings, target: str, target_settings: QueueSettings, *, verb: str
+) -> None:
     """Raise ``DestinationRefused`` unless ``source`` messages can be "moved" or "forwarded" (``verb``) to ``target``.
 
     A move stays within the account.
@@ -271,7 +275,7 @@ def check_destination(source: str, ours: QueueSettings, target: str, theirs: Que
         why = f"Messages of {target} cannot be {verb} to itself; name another queue."
     elif verb == "moved" and _account_of(target) != _account_of(source):
         why = f"The queue {target} belongs to another account than {source}; name one of the same account."
-    elif theirs.fifo != ours.fifo:
+    elif target_settings.fifo != settings.fifo:
         why = f"The queue {target} has another type than {source}: both must be FIFO queues, or neither."
     if why is not None:
         raise DestinationRefused(target, why)

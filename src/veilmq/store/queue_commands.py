@@ -13,7 +13,7 @@ from veilmq.core import commands
 from veilmq.core.commands import QueueCounts, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import DeadLetterQueueRefused, PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.settings import AccountSettings, QueueSettings, checked_settings, dead_letter_refusal, tagged
+from veilmq.core.settings import AccountSettings, QueueSettings, checked_settings, dead_letter_refusal, merged_tags
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
 from veilmq.store.port import Survey, SurveyQueues
@@ -34,7 +34,7 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
     while (queue := await tx.find(command.queue)) is None:
         await _check_name(tx, command)
         settings = checked_settings(None, {**command.defaults, **command.settings})
-        settings = replace(settings, tags=tagged({}, command.tags))
+        settings = replace(settings, tags=merged_tags({}, command.tags))
         await _check_dead_letters(tx, command.queue, settings)
         if await add(tx, command.queue, settings):
             await _check_name(tx, command)  # again: the insertion may have waited for a concurrent deletion
@@ -144,7 +144,7 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     """Remove and add tags; the modification time of the queue does not change."""
     queue = await tx.queue(command.queue, lock="update")
     kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
-    await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)
+    await tx.change(queue, replace(queue.settings, tags=merged_tags(kept, command.tags)), queue.modified_at_ms)
 
 
 @reads

@@ -123,16 +123,16 @@ def test_a_noisy_group_stays_noisy_until_its_backlog_is_empty() -> None:
     assert fairness.is_noisy(A, NOW_MS)
     end_all(fairness)
     assert fairness.is_noisy(A, NOW_MS), "its share fell, its backlog did not"
-    fairness.drained(A)
+    fairness.mark_drained(A)
     assert not fairness.is_noisy(A, NOW_MS)
 
 
 def test_a_group_without_sends_for_five_minutes_is_quiet() -> None:
     fairness = in_flight(a=30)
-    fairness.sent(A, NOW_MS)
+    fairness.record_send(A, NOW_MS)
     assert fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS - 1)
     assert not fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
-    fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
+    fairness.record_send(A, NOW_MS + 5 * MINUTE_MS)
     assert fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
 
 
@@ -140,7 +140,7 @@ def test_silence_ends_noisiness_even_if_not_evaluated_meanwhile() -> None:
     fairness = in_flight(a=30)
     assert fairness.is_noisy(A, NOW_MS)
     end_all(fairness)
-    fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
+    fairness.record_send(A, NOW_MS + 5 * MINUTE_MS)
     assert not fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
 
 

@@ -279,7 +279,7 @@ class FairShares(Fairness):
         """Record stored messages; a send can make a busy group that was silent noisy again."""
         for group, row in zip(groups, rows, strict=True):
             if group is not None:
-                self.sent(group, row["sent_at"])
+                self.record_send(group, row["sent_at"])
                 self._suspect(group, row["sent_at"])
 
     def received(self, queue: Queue, rows: Sequence[Any]) -> None:
@@ -293,7 +293,7 @@ class FairShares(Fairness):
     def passed_over(self, rows: Iterable[Any]) -> None:
         """Record which deprioritised groups have no messages left."""
         for group in {row["group_key"] for row in rows if row["is_drained"]}:
-            self.drained(group)
+            self.mark_drained(group)
 
     def ended(self, positions: Iterable[int], now_ms: int) -> None:
         """Record deleted messages."""
@@ -379,9 +379,9 @@ class FairShares(Fairness):
         self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _LEASES_READ_MAX)
         if self.suspects:
             for row in await connection.fetch(FAIR["group_states"], queue.partition, list(self.suspects), kept_ms):
-                self.last_sent(row["group_key"], row["sent_at"])
+                self.record_past_send(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
-                    self.drained(row["group_key"])
+                    self.mark_drained(row["group_key"])
         self.refresh_at_ms = now_ms + _interval_ms(began_s)
 
 

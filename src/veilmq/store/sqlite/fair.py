@@ -52,7 +52,7 @@ def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int,
     queue.has_groups = True
     lane, group = GROUPED + priority, group_hash(name, session.group_numbers.key)
     if queue.fairness is not None:
-        queue.fairness[lane].sent(group, session.now_ms)
+        queue.fairness[lane].record_send(group, session.now_ms)
     return lane, group
 
 
@@ -109,7 +109,7 @@ def update_heads(session: Session, queue: Queue, groups: Iterable[Group]) -> Non
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
         if accounts is not None and (row is None or row[0] > session.now_ms or row[1] in accounts[lane].leases):
-            accounts[lane].drained(group)  # a visible message with a lease was just delivered for 0 s
+            accounts[lane].mark_drained(group)  # a visible message with a lease was just delivered for 0 s
 
 
 def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:

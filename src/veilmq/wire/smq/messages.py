@@ -89,8 +89,8 @@ def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
 
     Raises ``SmqError`` (InvalidArgument), also for a system property that is not in ``SYSTEM_NAMES`` or not a STRING.
     """
-    outers = children(message, f"{kind}Properties")
-    entries = [texts(entry) for outer in outers for entry in children(outer, _ENTRIES[kind])]
+    containers = children(message, f"{kind}Properties")
+    entries = [texts(entry) for each in containers for entry in children(each, _ENTRIES[kind])]
     if len(entries) > limits.SMQ_PROPERTIES_MAX:
         raise invalid_argument(f"{kind}Properties: there may be {limits.SMQ_PROPERTIES_MAX} of them")
     read: dict[str, Attribute] = {}
@@ -112,7 +112,7 @@ def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
     return read
 
 
-def written_properties(attributes: Mapping[str, Attribute], kind: str) -> str:
+def properties_xml(attributes: Mapping[str, Attribute], kind: str) -> str:
     """Return the element with ``attributes``, in order, without system properties that SDKs do not have."""
     entries = [
         smq.container(_ENTRIES[kind], _entry(name, value))
@@ -123,9 +123,9 @@ def written_properties(attributes: Mapping[str, Attribute], kind: str) -> str:
 
 
 def _value(name: str, entry: Mapping[str, str]) -> Attribute:
-    text, most = entry.get("Value", ""), limits.SMQ_PROPERTY_VALUE_CHARACTERS_MAX
-    if not 1 <= len(text) <= most:
-        raise _invalid(name, f"must have a Value of 1 to {most} characters")
+    text, characters_max = entry.get("Value", ""), limits.SMQ_PROPERTY_VALUE_CHARACTERS_MAX
+    if not 1 <= len(text) <= characters_max:
+        raise _invalid(name, f"must have a Value of 1 to {characters_max} characters")
     kind = entry.get("Type", "").strip()
     if kind not in _TYPES:
         raise _invalid(name, f"must have a Type, one of {', '.join(_TYPES)}")
@@ -252,8 +252,8 @@ def message_properties(message: Element, group: str | None, caller: Caller | Non
         user, system = read_properties(message, "User"), read_properties(message, "System")
     if not user and not system and group is None:
         return (b"" if caller is None else caller.sender_properties), 0
-    kept = system if caller is None else system | {SENDER_ID: caller.sender}
-    properties = Properties(attributes=user, system=kept, group=group)
+    stored = system if caller is None else system | {SENDER_ID: caller.sender}
+    properties = Properties(attributes=user, system=stored, group=group)
     return encode_properties(properties), attributes_bytes(user) + attributes_bytes(system)
 
 
@@ -323,8 +323,8 @@ def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context
                 ORIGIN_MESSAGE_ID: message.id.hex().upper(),
             }
             system = system | {name: Attribute(type=_STRING, text=text) for name, text in content.items()}
-        more = smq.optional(GROUP, properties.group) + written_properties(system, "System")
-        more += written_properties(properties.attributes, "User")
+        more = smq.optional(GROUP, properties.group) + properties_xml(system, "System")
+        more += properties_xml(properties.attributes, "User")
     text = b64encode(message.body.encode()).decode() if smq_base64 else message.body
     return (
         f"<MessageId>{message.id.hex().upper()}</MessageId>\n{receipt}"

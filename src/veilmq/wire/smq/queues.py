@@ -8,7 +8,7 @@ from veilmq.core import commands, limits
 from veilmq.core.commands import ListQueues, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import Range
-from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, refusal_of_itself
+from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, self_reference_error
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import invalid_argument
@@ -121,7 +121,7 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
-        unwrap(refusal_of_itself(queue))
+        unwrap(self_reference_error(queue))
     return Plan(commands.SetQueue(queue=queue, settings=changes), smq.no_content)
 
 
@@ -157,8 +157,8 @@ _BUCKET = "LoggingBucket"
 
 def get_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetAccountAttributes: returns the logging bucket, also if it is empty."""
-    written = smq.document_response("Account", lambda settings: element(_BUCKET, settings.logging_bucket))
-    return Plan(ShowAccount(account=context.account), written)
+    respond = smq.document_response("Account", lambda settings: element(_BUCKET, settings.logging_bucket))
+    return Plan(ShowAccount(account=context.account), respond)
 
 
 def set_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:

@@ -407,9 +407,9 @@ def no_content(result: Any) -> Reply:
     return reply(204)
 
 
-def document_response(root: str, written: Callable[[Any], str]) -> Callable[[Any], Reply]:
-    """Return a ``respond`` that replies with a document: ``root`` with the XML that ``written`` makes of the result."""
-    return lambda result: reply(200, document(root, written(unwrap(result))))
+def document_response(root: str, write: Callable[[Any], str]) -> Callable[[Any], Reply]:
+    """Return a ``respond`` that replies with a document: ``root`` with the XML ``write(result)``."""
+    return lambda result: reply(200, document(root, write(unwrap(result))))
 
 
 def creation_response(location: str) -> Callable[[Any], Reply]:

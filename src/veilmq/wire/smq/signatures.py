@@ -85,9 +85,9 @@ class SignatureV2:
 
         yield signature(dates[0], lines, target)
         # one SDK collapses white space in the signed headers
-        spaced = b"".join([b"%b:%b\n" % (name, single_spaced(headers[name])) for name in names])
+        collapsed = b"".join([b"%b:%b\n" % (name, single_spaced(headers[name])) for name in names])
         targets = [target, *dict.fromkeys(_other_targets(target))]
-        yield from itertools.starmap(signature, itertools.product(dates, dict.fromkeys((lines, spaced)), targets))
+        yield from itertools.starmap(signature, itertools.product(dates, dict.fromkeys((lines, collapsed)), targets))
 
 
 def _other_targets(target: bytes) -> Iterator[bytes]:
@@ -133,8 +133,8 @@ class SignatureV4(NamedTuple):
         parts = dict(given)
         key_id, *scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
         signature = parts.get(b"Signature", b"")
-        is_whole = len(parts) == len(given) and signature and key_id and all(scope)
-        if not is_whole or scope[2:] != [_SERVICE, self.end]:
+        is_complete = len(parts) == len(given) and signature and key_id and all(scope)
+        if not is_complete or scope[2:] != [_SERVICE, self.end]:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
         return Claim(key_id.decode("latin-1"), signature, b"/".join(scope))
 
@@ -157,10 +157,10 @@ def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
         (uri_encoded(unquote_to_bytes(name).lower()), uri_encoded(unquote_to_bytes(value)))
         for name, _, value in (pair.partition(b"=") for pair in query.split(b"&") if pair)
     )
-    written = "&".join([f"{name}={value}" if value else name for name, value in pairs])
+    canonical_query = "&".join([f"{name}={value}" if value else name for name, value in pairs])
     signed = sorted(name for name in headers if name.startswith(PREFIX) or name in _HEADERS)
     lines = b"".join([b"%b:%b\n" % (name, headers[name].strip()) for name in signed])
-    return b"%b\n%b\n%b\n%b\n" % (method, parts.encode(), written.encode(), lines)
+    return b"%b\n%b\n%b\n%b\n" % (method, parts.encode(), canonical_query.encode(), lines)
 
 
 # The order of the checks follows the error codes of the SDKs (reference, section 3.4). The body is signed only through
@@ -214,7 +214,7 @@ class Verifier:
         token = headers.get(b"security-token", b"")  # not covered by the signature
         if key.session_token is not None and not compare_digest(token, key.session_token):
             raise SmqError(errors.INVALID_ACCESS_KEY_ID)
-        fitting = scheme.signatures(claim, key.secret, method, target, headers, dates)
-        if not any(compare_digest(signature, claim.signature) for signature in fitting):
+        valid_signatures = scheme.signatures(claim, key.secret, method, target, headers, dates)
+        if not any(compare_digest(signature, claim.signature) for signature in valid_signatures):
             raise SmqError(errors.SIGNATURE_DOES_NOT_MATCH)
         return key.caller

@@ -155,8 +155,8 @@ def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
     page, detailed = smq.read_listing(request.headers)
 
     def entries(page: TopicPage) -> list[tuple[str, str, str]]:
-        written = _topic_elements if detailed else lambda view: ""
-        return [(plain_name(view.topic), topic_url(view.topic, context), written(view)) for view in page.topics]
+        details = _topic_elements if detailed else lambda view: ""
+        return [(plain_name(view.topic), topic_url(view.topic, context), details(view)) for view in page.topics]
 
     return Plan(topics.ListTopics(account=context.account, **page), smq.listing_response("Topic", entries))
 
@@ -296,7 +296,7 @@ TAG = "MessageTag"
 """The name of the tag in documents, and in the properties of messages to push."""
 
 
-def _written(body: str, tag: str, notification: Notification) -> str:
+def _notification_body(body: str, tag: str, notification: Notification) -> str:
     """Return the notification of a message, in the format of the subscription."""
     subscription = notification.subscription
     if subscription.format is NotificationFormat.SIMPLIFIED:
@@ -332,7 +332,7 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
         """Return the message for one subscription; a message to push has the tag instead of properties."""
         is_pushed = notification.subscription.push_url
         return NewMessage(
-            body=_written(body, tag, notification),
+            body=_notification_body(body, tag, notification),
             size_bytes=size_bytes,
             properties=pushed if is_pushed else properties,
             group=None if is_pushed else group,

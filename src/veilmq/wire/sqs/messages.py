@@ -222,22 +222,24 @@ _ABSENT = Attribute("String")
 
 SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
     # the sender of the message, or the account of the receiver
-    SENDER_ID: lambda message, carried, context: (
-        carried.system[SENDER_ID].text if SENDER_ID in carried.system else account_of(context.account)
+    SENDER_ID: lambda message, properties, context: (
+        properties.system[SENDER_ID].text if SENDER_ID in properties.system else account_of(context.account)
     ),
-    "SentTimestamp": lambda message, carried, context: str(message.sent_at_ms),
-    "ApproximateReceiveCount": lambda message, carried, context: str(message.receive_count),
-    "ApproximateFirstReceiveTimestamp": lambda message, carried, context: str(message.first_received_at_ms),
-    members.TRACE_HEADER: lambda message, carried, context: carried.system.get(members.TRACE_HEADER, _ABSENT).text,
-    "SequenceNumber": lambda message, carried, context: members.sequence_text(message.sequence),
+    "SentTimestamp": lambda message, properties, context: str(message.sent_at_ms),
+    "ApproximateReceiveCount": lambda message, properties, context: str(message.receive_count),
+    "ApproximateFirstReceiveTimestamp": lambda message, properties, context: str(message.first_received_at_ms),
+    members.TRACE_HEADER: lambda message, properties, context: (
+        properties.system.get(members.TRACE_HEADER, _ABSENT).text
+    ),
+    "SequenceNumber": lambda message, properties, context: members.sequence_text(message.sequence),
     # the stored id (of the sender or of a dead letter), or the one that deduplication derived from the body
-    members.DEDUPLICATION: lambda message, carried, context: (
-        carried.dedup_id
-        if message.sequence is None or carried.dedup_id is not None
+    members.DEDUPLICATION: lambda message, properties, context: (
+        properties.dedup_id
+        if message.sequence is None or properties.dedup_id is not None
         else sha256(message.body.encode()).hexdigest()
     ),
-    members.GROUP: lambda message, carried, context: carried.group,
-    "DeadLetterQueueSourceArn": lambda message, carried, context: (
+    members.GROUP: lambda message, properties, context: properties.group,
+    "DeadLetterQueueSourceArn": lambda message, properties, context: (
         None if message.source is None else queue_arn(message.source, context)
     ),
 }

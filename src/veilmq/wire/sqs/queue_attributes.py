@@ -216,15 +216,15 @@ def _read_allow(name: str, given: str, queue: str, context: RequestContext) -> V
     permission, arns = _PERMISSIONS[policy.redrive_permission], policy.source_queue_arns
     if permission != "listed":
         if arns is not None:
-            by_queue = "To specify one or more source queue ARNs, you must set redrivePermission to byQueue."
-            raise refuse(f"{_ALLOW}. {by_queue}")
+            why = "To specify one or more source queue ARNs, you must set redrivePermission to byQueue."
+            raise refuse(f"{_ALLOW}. {why}")
         return {"redrive_permission": permission, "redrive_sources": ()}
     if not arns:
-        few = "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values."
-        raise refuse(f"{_ALLOW}. {few}")
+        why = "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values."
+        raise refuse(f"{_ALLOW}. {why}")
     if len(arns) > limits.SQS_REDRIVE_SOURCES_MAX:
-        many = f"The maximum number of source queue ARNs you can specify is {limits.SQS_REDRIVE_SOURCES_MAX}."
-        raise refuse(f"{_ALLOW}. {many}")
+        why = f"The maximum number of source queue ARNs you can specify is {limits.SQS_REDRIVE_SOURCES_MAX}."
+        raise refuse(f"{_ALLOW}. {why}")
     sources = tuple(source for arn in arns if (source := queue_of_arn(arn, context)) is not None)
     if len(sources) < len(arns):
         raise refuse(f"Each of sourceQueueArns must be the ARN of a queue in {context.region}.")

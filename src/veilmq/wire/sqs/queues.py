@@ -176,7 +176,7 @@ class ListQueues(Request):
     def plan(self, context: RequestContext) -> Plan:
         prefix = self.queue_name_prefix or ""
         listing = Listing("ListQueues", prefix, context)
-        wanted = _page(self, listing)
+        position = _page(self, listing)
 
         def respond(result: Any) -> ListQueuesResult:
             page: QueuePage = unwrap(result)
@@ -184,7 +184,7 @@ class ListQueues(Request):
             return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(self, listing, page))
 
         found = prefix if not prefix or LOOSE_NAME.fullmatch(prefix) else "/"  # no name has either prefix
-        return Plan(commands.ListQueues(account=context.account, prefix=found, **wanted), respond)
+        return Plan(commands.ListQueues(account=context.account, prefix=found, **position), respond)
 
 
 class ListDeadLetterSourceQueues(members.QueueRequest):
@@ -196,14 +196,14 @@ class ListDeadLetterSourceQueues(members.QueueRequest):
     def plan(self, context: RequestContext) -> Plan:
         queue = queue_of(self.queue_url, context)
         listing = Listing("ListDeadLetterSourceQueues", queue, context)
-        wanted = _page(self, listing)
+        position = _page(self, listing)
 
         def respond(result: Any) -> ListDeadLetterSourceQueuesResult:
             page: QueuePage = unwrap(result)
             urls = [queue_url(name, context) for name in page.names]
             return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=_next_token(self, listing, page))
 
-        return Plan(commands.ListDeadLetterSources(queue=queue, **wanted), respond)
+        return Plan(commands.ListDeadLetterSources(queue=queue, **position), respond)
 
 
 def _page(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing) -> dict[str, Any]:
@@ -292,8 +292,8 @@ class AddPermission(members.QueueRequest):
         if not actions:
             raise errors.missing_parameter("Actions")
         if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
-            many = f"{len(actions)} Actions were found, maximum allowed is {limits.SQS_POLICY_ACTIONS_MAX}."
-            raise SqsError(errors.OVER_LIMIT, many)
+            why = f"{len(actions)} Actions were found, maximum allowed is {limits.SQS_POLICY_ACTIONS_MAX}."
+            raise SqsError(errors.OVER_LIMIT, why)
         for action in actions:
             if action != "*" and action not in GRANTABLE:
                 why = "Only the queue owner is allowed to invoke this action."
@@ -337,8 +337,8 @@ class Grant:
         if any(other.get("Sid") == label for other in found):
             raise EditRefused(errors.invalid_parameter("Label", label, "Already exists."))
         if len(found) >= limits.SQS_POLICY_STATEMENTS_MAX:
-            many = f"{len(found) + 1} statements were found, maximum allowed is {limits.SQS_POLICY_STATEMENTS_MAX}."
-            raise EditRefused(SqsError(errors.OVER_LIMIT, many))
+            why = f"{len(found) + 1} statements were found, maximum allowed is {limits.SQS_POLICY_STATEMENTS_MAX}."
+            raise EditRefused(SqsError(errors.OVER_LIMIT, why))
         made = _encode(document | {"Statement": [*found, self.statement]})
         if len(made.encode()) > limits.SQS_POLICY_BYTES_MAX:
             raise EditRefused(
@@ -381,8 +381,8 @@ def _label(label: str | None) -> str:
 
 def _single(texts: list[str]) -> str | list[str]:
     """Return texts as AWS writes them in a statement: without repetitions, a single one without a list."""
-    once = list(dict.fromkeys(texts))
-    return once[0] if len(once) == 1 else once
+    distinct = list(dict.fromkeys(texts))
+    return distinct[0] if len(distinct) == 1 else distinct
 
 
 def _encode(document: dict[str, Any]) -> str:

@@ -86,9 +86,9 @@ def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
     """Return ``messages`` as a record batch; ``queue`` is an Arrow scalar."""
     rows = len(messages)
     if any(message.properties for message in messages):
-        carried = [decode_properties(message.properties) for message in messages]
-        groups = pa.array([each.group for each in carried], _TEXT)
-        attributes, attribute_types = _maps(carried, texts), _maps(carried, types)
+        properties = [decode_properties(message.properties) for message in messages]
+        groups = pa.array([each.group for each in properties], _TEXT)
+        attributes, attribute_types = _maps(properties, texts), _maps(properties, types)
     else:
         offsets = pa.repeat(pa.scalar(0, _COUNT), rows + 1)
         attributes = pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS)
@@ -108,12 +108,12 @@ def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | None]) -> Any:
+def _maps(properties: Sequence[Properties], read: Callable[..., dict[str, str] | None]) -> Any:
     """Return a column of maps: ``read(attributes)`` of each message, null for ``None``."""
     offsets: list[int | None] = []
     keys: list[str] = []
     values: list[str] = []
-    for each in carried:
+    for each in properties:
         found = read(each.attributes)
         offsets.append(None if found is None else len(keys))
         if found:
@@ -152,15 +152,15 @@ _BATCH_COMPRESSION = 10
 
 def staged_messages(body: bytes, outgoing: Outgoing) -> MessageSlices:
     """Yield the messages of a stream in slices; raises ``SqsError``."""
-    rows, most = 0, limits.STAGE_MESSAGES_MAX
+    rows, rows_max = 0, limits.STAGE_MESSAGES_MAX
     try:
         for number, batch in enumerate(_batches(body)):
-            if number == most:
-                raise SqsError(INVALID_REQUEST, f"The stream has more than {most} record batches; send one.")
+            if number == rows_max:
+                raise SqsError(INVALID_REQUEST, f"The stream has more than {rows_max} record batches; send one.")
             yield ()  # a batch without rows is a step too
             first, rows = rows, rows + batch.num_rows
-            if rows > most:
-                raise SqsError(INVALID_REQUEST, f"{rows} messages are too many for one call; send {most}.")
+            if rows > rows_max:
+                raise SqsError(INVALID_REQUEST, f"{rows} messages are too many for one call; send {rows_max}.")
             yield from in_slices(batch.num_rows, partial(_of_rows, batch, outgoing), offset=first)
     except (pa.ArrowException, OSError, ValueError, EOFError, struct.error, MemoryError) as error:
         raise SqsError(INVALID_REQUEST, f"The body is not a valid Arrow IPC stream: {str(error)[:200]}.") from None
@@ -227,7 +227,7 @@ def _values(name: str, column: Any) -> list[Any]:
     # A map of more pairs than a message has attributes is refused before they become objects.
     offsets = column.offsets
     counts = pc.if_else(column.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
-    most = pc.max(counts).as_py()
-    if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-        raise RowRefused(pc.index(counts, most).as_py(), too_many_attributes(most))
+    largest = pc.max(counts).as_py()
+    if largest > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+        raise RowRefused(pc.index(counts, largest).as_py(), too_many_attributes(largest))
     return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in column.to_pylist()]

@@ -51,13 +51,13 @@ def types(attributes: dict[str, Attribute]) -> dict[str, str] | None:
 
 def row(message: ClaimedMessage, queue: str) -> MessageRow:
     """Return ``message`` of ``queue``, a name without the account."""
-    carried = decode_properties(message.properties)
+    properties = decode_properties(message.properties)
     return MessageRow(
         id=id_text(message.id),
         body=message.body,
-        attributes=texts(carried.attributes),
-        attribute_types=types(carried.attributes),
-        group=carried.group,
+        attributes=texts(properties.attributes),
+        attribute_types=types(properties.attributes),
+        group=properties.group,
         sent_at_ms=message.sent_at_ms,
         received_at_ms=message.received_at_ms,
         receive_count=message.receive_count,

@@ -72,8 +72,8 @@ class Outgoing:
 
     def from_bodies(self, bodies: Sequence[str]) -> tuple[NewMessage, ...]:
         """Return messages with ``bodies`` only; raises ``RowRefused``."""
-        together = "".join(bodies)
-        if together.isascii() and all(bodies) and members.is_legal(together):
+        joined = "".join(bodies)
+        if joined.isascii() and all(bodies) and members.is_legal(joined):
             return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
         return self.from_rows([OutgoingRow(body=body) for body in bodies])  # one by one, to find the invalid one
 
@@ -96,11 +96,11 @@ class Outgoing:
         if row.dedup_id is not None and not self._fifo:
             raise SqsError(INVALID_REQUEST, "dedup_id is for FIFO queues only; leave it out.")
         dedup_id = checked_id(members.DEDUPLICATION, row.dedup_id)
-        carried = Properties(attributes=attributes, system=self._system, group=group, dedup_id=dedup_id)
+        properties = Properties(attributes=attributes, system=self._system, group=group, dedup_id=dedup_id)
         return NewMessage(
             body=body,
             size_bytes=size_bytes + attributes_bytes(attributes),
-            properties=encode_properties(carried),
+            properties=encode_properties(properties),
             delay_s=delay_s,
             group=group,
             dedup_id=dedup_id,

@@ -27,7 +27,7 @@ from veilmq.core.commands import (
 )
 from veilmq.core.limits import BROWSED_QUEUES_MAX, Range
 from veilmq.core.messages import decode_properties
-from veilmq.core.settings import QueueSettings, SettingValue, refusal_of_itself
+from veilmq.core.settings import QueueSettings, SettingValue, self_reference_error
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import FIFO_SUFFIX, account_of, queue_url
@@ -159,7 +159,7 @@ def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str,
     if given.get("dead_letter_queue"):
         given["dead_letter_queue"] = _full_name("dead_letter_queue", given["dead_letter_queue"], account)
         if given["dead_letter_queue"] == queue:
-            raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(queue)))
+            raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(self_reference_error(queue)))
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full_name("redrive_sources", each, account) for each in sources)
     if "policy" in given:
@@ -385,17 +385,17 @@ def _limit_size(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[lis
 
 def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
     """Return the fields of ``message`` with its properties decoded."""
-    given = asdict(message)
-    carried = decode_properties(given.pop("properties"))
-    return given | {
+    fields = asdict(message)
+    properties = decode_properties(fields.pop("properties"))
+    return fields | {
         "id": id_text(message.id),
         "body": body,
         "body_bytes": len(message.body.encode()),
-        "attributes": texts(carried.attributes),
-        "attribute_types": types(carried.attributes),
-        "system_attributes": texts(carried.system),
-        "group": carried.group,
-        "dedup_id": carried.dedup_id,
+        "attributes": texts(properties.attributes),
+        "attribute_types": types(properties.attributes),
+        "system_attributes": texts(properties.system),
+        "group": properties.group,
+        "dedup_id": properties.dedup_id,
     }
 
 

@@ -193,7 +193,7 @@ def shares(number: int) -> FairShares:
 def test_complete_refresh_ends_missing_leases(whole: bool, noisy: list[int]) -> None:
     seen = shares(40)
     assert seen.noisy(0) == [BUSY]
-    seen.drained(BUSY)
+    seen.mark_drained(BUSY)
     seen.correct(leases(0, 29), 0, whole=whole)
     assert seen.noisy(0) == noisy
 
@@ -201,7 +201,7 @@ def test_complete_refresh_ends_missing_leases(whole: bool, noisy: list[int]) -> 
 def test_delete_during_a_refresh_wins() -> None:
     """Eleven messages are deleted after they were read: their leases do not return."""
     seen = shares(40)
-    seen.drained(BUSY)
+    seen.mark_drained(BUSY)
     seen.touched = set()
     for position in range(11):
         seen.end_lease(position, 0)
