@@ -32,6 +32,11 @@ class Cache:
         self.database = database
 
 
+@pytest.fixture
+def app() -> Consumer:
+    return Consumer("orders", endpoint="http://127.0.0.1:1")
+
+
 async def settled(bench: Workbench, app: Consumer) -> Any:
     """Run ``app`` until its queues are empty; return the stopped run."""
     async with bench.working(app) as running:
@@ -205,10 +210,10 @@ def takes(*, app: Consumer, kind: str) -> Callable[[], object]:
         ("twice", "returns Database, as another start-up function does"),
     ],
 )
-def test_a_missing_dependency_is_refused_before_the_first_message(kind: str, sentence: str) -> None:
+def test_a_missing_dependency_is_refused_before_the_first_message(app: Consumer, kind: str, sentence: str) -> None:
     """At the declaration where possible, otherwise at the start."""
     with pytest.raises(TypeError, match=sentence):
-        takes(app=Consumer("orders", endpoint="http://127.0.0.1:1"), kind=kind)()
+        takes(app=app, kind=kind)()
 
 
 async def test_a_startup_result_without_a_type_is_refused(bench: Workbench) -> None:
@@ -220,7 +225,7 @@ async def test_a_startup_result_without_a_type_is_refused(bench: Workbench) -> N
             pass
 
 
-TENANT: ContextVar[str] = ContextVar("TENANT")
+tenant: ContextVar[str] = ContextVar("tenant")
 
 
 @pytest.mark.parametrize("pool", ["async", "thread"])
@@ -230,19 +235,19 @@ async def test_context_variables_of_startup_functions_reach_handlers(bench: Work
 
     @app.on_startup
     async def first() -> None:
-        TENANT.set("first")
+        tenant.set("first")
 
     @app.on_startup
     def second() -> None:
-        seen.append(TENANT.get())
-        TENANT.set("second")
+        seen.append(tenant.get())
+        tenant.set("second")
 
     @app.on_startup
     async def third() -> None:
-        seen.append(TENANT.get())
+        seen.append(tenant.get())
 
     def note(body: str) -> None:
-        seen.append(TENANT.get())
+        seen.append(tenant.get())
 
     async def note_async(body: str) -> None:
         note(body)
@@ -259,12 +264,12 @@ async def test_context_variables_of_a_handler_reach_no_other_call(bench: Workben
 
     @app.on_startup
     async def start() -> None:
-        TENANT.set("start")
+        tenant.set("start")
 
     @app.handler(wait=WAIT, concurrency=1)
     async def note(body: str) -> None:
-        seen.append(TENANT.get())
-        TENANT.set(body)
+        seen.append(tenant.get())
+        tenant.set(body)
 
     for body in "abc":
         bench.client.send("orders", body)
@@ -392,9 +397,6 @@ async def test_a_given_client_stays_open_for_shutdown_functions_and_the_next_run
     assert bench.counts("orders") == (1, 0)
 
 
-tenant: ContextVar[str] = ContextVar("tenant")
-
-
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
 async def test_middleware_wraps_each_call_in_order(bench: Workbench, pool: str) -> None:
     app = bench.consumer("orders")
@@ -484,9 +486,8 @@ async def test_a_middleware_may_replace_the_message_and_set_context_variables(be
     assert sorted(seen) == [(1, "a"), (2, "b")]
 
 
-async def test_an_exception_of_a_process_is_a_verb_only_by_its_class() -> None:
+async def test_an_exception_of_a_process_is_a_verb_only_by_its_class(app: Consumer) -> None:
     """Its name does not matter. A handler that cannot be pickled is an error."""
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
     app.handler(pool="process")(acting.raises_its_own)
     app.handler(pool="process", queue="nested")(lambda body: None)
     async with app.test_client() as client:
@@ -503,9 +504,7 @@ class Ended(BaseException):
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, Ended])
-async def test_an_exception_that_no_task_can_raise_fails_the_message(error: type[BaseException]) -> None:
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
-
+async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consumer, error: type[BaseException]) -> None:
     @app.handler
     def work(body: str) -> None:
         raise error(body)
@@ -523,9 +522,7 @@ async def test_an_exception_that_no_task_can_raise_fails_the_message(error: type
 @pytest.mark.parametrize(
     ("verb", "outcome"), [(RetryLater, "retried"), (Reject("no"), "rejected"), (Drop(), "dropped")], ids=str
 )
-async def test_a_handler_may_return_a_verb(verb: object, outcome: str) -> None:
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
-
+async def test_a_handler_may_return_a_verb(app: Consumer, verb: object, outcome: str) -> None:
     @app.handler
     async def work(body: str) -> object:
         return verb
@@ -540,9 +537,8 @@ async def test_a_handler_may_return_a_verb(verb: object, outcome: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine")  # never awaited
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
-async def test_a_handler_that_returns_an_unawaited_coroutine_fails(pool: Any) -> None:
+async def test_a_handler_that_returns_an_unawaited_coroutine_fails(app: Consumer, pool: Any) -> None:
     """Or a generator: deleting the message would lose its work."""
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     async def forgets_await(body: str) -> object:
         return asyncio.sleep(0)
@@ -558,8 +554,8 @@ async def test_a_handler_that_returns_an_unawaited_coroutine_fails(pool: Any) ->
     assert "nothing runs it" in end.reason
 
 
-async def test_a_handler_may_return_a_running_task() -> None:
-    app, done = Consumer("orders", endpoint="http://127.0.0.1:1"), list[str]()
+async def test_a_handler_may_return_a_running_task(app: Consumer) -> None:
+    done: list[str] = []
 
     async def work(body: str) -> None:
         done.append(body)
@@ -573,8 +569,9 @@ async def test_a_handler_may_return_a_running_task() -> None:
     assert done == ["x"]
 
 
-async def test_a_process_that_cannot_be_started_retries_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+async def test_a_process_that_cannot_be_started_retries_the_message(
+    app: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app.handler(pool="process")(acting.act)
 
     def start(process: object) -> None:
@@ -756,9 +753,7 @@ def test_an_invalid_send_is_refused(
         app.send(to, message)
 
 
-async def test_a_bench_receives_the_sends_of_its_handlers() -> None:
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
-
+async def test_a_bench_receives_the_sends_of_its_handlers(app: Consumer) -> None:
     @app.handler
     async def ship(number: int) -> None:
         await app.send_async("notes", f"shipped {number}", delay="1m")
@@ -774,8 +769,9 @@ async def test_a_bench_receives_the_sends_of_its_handlers() -> None:
 
 
 @pytest.mark.parametrize("opened", [ConsumerBench, Consumer.test_client], ids=["bench", "client"])
-async def test_a_failed_start_in_a_test_leaves_the_consumer_unchanged(opened: Callable[[Consumer], Any]) -> None:
-    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+async def test_a_failed_start_in_a_test_leaves_the_consumer_unchanged(
+    app: Consumer, opened: Callable[[Consumer], Any]
+) -> None:
     app.handler(acting.act_async)
 
     @app.on_startup

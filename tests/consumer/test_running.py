@@ -286,13 +286,17 @@ async def test_a_handler_past_its_timeout_is_cancelled_and_retried(bench: Workbe
         assert event(running, "retried") == 1
 
 
+async def report_progress(context: Context) -> None:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + 0.25
+    while loop.time() < end_s:
+        context.progress(0.5)
+        await asyncio.sleep(0)
+
+
 async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
     async def work(body: str, ctx: Context) -> None:
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + 0.25
-        while loop.time() < end_s:
-            ctx.progress(0.5)
-            await asyncio.sleep(0)
+        await report_progress(ctx)
 
     async with bench.handling(work, "x", stall="100ms") as running:
         await until(lambda: event(running, "acked"))
@@ -303,11 +307,7 @@ async def test_a_batch_is_not_stalled_while_one_of_its_messages_makes_progress(b
 
     @app.batch(max_size=2, linger="1s", wait=WAIT, stall="100ms")
     async def work(batch: Batch[str]) -> None:
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + 0.25
-        while loop.time() < end_s:
-            batch[0].context.progress(0.5)
-            await asyncio.sleep(0)
+        await report_progress(batch[0].context)
 
     bench.client.send_batch("slow-batch", [NewMessage(body=text) for text in "ab"])
     async with bench.working(app) as running:

@@ -258,15 +258,8 @@ def show(*cells: object) -> None:
 
 
 def show_tenth(number: int, tenth: Tenth) -> None:
-    memory = f"{tenth.memory_bytes / 1e6:.1f} MB"
-    show(
-        number,
-        memory,
-        f"{tenth.files:g}",
-        f"{tenth.cycle_p50_ms:.2f} ms",
-        f"{tenth.cycle_p99_ms:.2f} ms",
-        tenth.restarts,
-    )
+    times = [f"{each:.2f} ms" for each in (tenth.cycle_p50_ms, tenth.cycle_p99_ms)]
+    show(number, f"{tenth.memory_bytes / 1e6:.1f} MB", f"{tenth.files:g}", *times, tenth.restarts)
 
 
 def main() -> int:

@@ -391,7 +391,7 @@ def test_a_send_wakes_a_long_poll_at_another_node(nodes: list[Served], capsys: p
     latencies_ms = [wake_ms(nodes, chance) for _ in range(WAKES)]
     with capsys.disabled():
         print(f"\n{latency_summary(latencies_ms)}")  # noqa: T201 - a proof shows its figures
-    if WHOLE:  # tests in virtual time show that a notification latency_summary, and not a poll
+    if WHOLE:  # tests in virtual time show that a notification wakes it, and not a poll
         assert statistics.median(latencies_ms) <= WAKE_MS_MAX
 
 

@@ -108,15 +108,8 @@ def test_the_candidate_policies() -> None:
         quiet = runs[FAULT_PLANS.index(QUIET)]
         mean_s, most_s = sum(quiet.hidden_s) / len(quiet.hidden_s), max(quiet.hidden_s)
         duplicates = [f"{run.duplicates} of {run.messages}" for run in runs]
-        row(
-            name,
-            f"{quiet.calls:,}",
-            f"{quiet.share:.3f}",
-            f"{mean_s:.0f} s",
-            f"{most_s:.0f} s",
-            *duplicates,
-            rare.calls,
-        )
+        hidden = (f"{mean_s:.0f} s", f"{most_s:.0f} s")
+        row(name, f"{quiet.calls:,}", f"{quiet.share:.3f}", *hidden, *duplicates, rare.calls)
         assert quiet.duplicates == 0
 
 
@@ -162,13 +155,8 @@ def test_a_worker_stopped_for_longer_than_its_leases_keeps_only_untaken_messages
             server.wait_until(lambda: len(queue.messages()) == 1)
         kept = {"a": "b", "b": "a"}[taken.body]
         events = {(report["event"], report["body"]) for report in reports if report is not None}
-        assert events == {
-            ("suspect", "a"),
-            ("suspect", "b"),
-            ("lost", taken.body),
-            ("cancelled", taken.body),
-            ("done", kept),
-        }
+        lost = {("lost", taken.body), ("cancelled", taken.body)}
+        assert events == {("suspect", "a"), ("suspect", "b"), *lost, ("done", kept)}
         (left,) = queue.in_flight
         assert left.body == taken.body
         assert left.receive_count == 2

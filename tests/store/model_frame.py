@@ -192,17 +192,9 @@ def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, A
 
 
 def received_fields(received: commands.ReceivedMessage) -> dict[str, Any]:
-    return {
-        "id": received.id,
-        "body": received.body,
-        "priority": received.priority,
-        "sent_at_ms": received.sent_at_ms,
-        "count": received.receive_count,
-        "first_ms": received.first_received_at_ms,
-        "visible_at_ms": received.visible_at_ms,
-        "sequence": received.sequence,
-        "receipt": received.receipt,
-    }
+    fields = ("id", "body", "priority", "sent_at_ms", "visible_at_ms", "sequence", "receipt")
+    receives = {"count": received.receive_count, "first_ms": received.first_received_at_ms}
+    return {name: getattr(received, name) for name in fields} | receives
 
 
 def run_model(
@@ -210,7 +202,7 @@ def run_model(
 ) -> None:
     """Run `machine` with random steps; a failure prints the steps that reproduce it.
 
-    Steps at `url` are slower: at_url it runs `url_examples`. `PROVE` is "whole" for more examples, "few" for fewer.
+    Steps at `url` are slower: there it runs `url_examples`. `PROVE` is "whole" for more examples, "few" for fewer.
     """
     at_url = type(f"{machine.__name__}AtUrl", (machine,), {"url": url})
     share = _EXAMPLES.get(os.environ.get("PROVE", ""), 1)

@@ -1,7 +1,7 @@
 """Naive models of standard, FIFO and fair queues: one list, linear scans, no code of the product.
 
 A model cannot predict which of the messages that became visible in one millisecond an engine returns, nor its
-receipts. So it checks the reply to a receive, and then share_of it over.
+receipts. So it checks the reply to a receive, and then takes it over.
 """
 
 import json

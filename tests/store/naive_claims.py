@@ -116,18 +116,8 @@ class NaiveClaims(NaiveQueue):
             rival["epoch"] += 1
             rival["consumer"] = ""
             self.give_up(rival, "released")
-        source = self.sources.setdefault(
-            name,
-            {
-                "name": name,
-                "epoch": 0,
-                "acknowledged": 0,
-                "last": 0,
-                "claims": {},
-                "lost": [],
-                "hold_until_ms": FOREVER_MS,
-            },
-        )
+        new = {"name": name, "epoch": 0, "acknowledged": 0, "last": 0, "claims": {}, "lost": []}
+        source = self.sources.setdefault(name, {**new, "hold_until_ms": FOREVER_MS})
         self.expire(source, now_ms)
         source.update(consumer=consumer, epoch=source["epoch"] + 1, hold_s=hold_s)
         source["hold_until_ms"] = now_ms + hold_s * 1_000
@@ -240,13 +230,8 @@ class NaiveClaims(NaiveQueue):
 
 
 def expected_messages(rows: list[Row], claim: Row) -> list[dict[str, Any]]:
+    of_claim = {"received_at_ms": claim["bound_at_ms"]}
     return [
-        {
-            "id": row["id"],
-            "body": row["body"],
-            "sent_at_ms": row["sent_at_ms"],
-            "received_at_ms": claim["bound_at_ms"],
-            "receive_count": row["count"],
-        }
+        {name: row[name] for name in ("id", "body", "sent_at_ms")} | of_claim | {"receive_count": row["count"]}
         for row in rows
     ]

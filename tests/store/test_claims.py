@@ -169,13 +169,7 @@ OUTCOMES: dict[str, tuple[type[errors.VeilmqError] | None, ...]] = {
     "lost": (errors.ClaimLost, errors.ClaimLost, None, errors.ClaimLost, errors.ClaimLost),
     "released": (errors.ClaimReleased, errors.ClaimReleased, None, None, errors.ClaimReleased),
     "purged": (errors.ClaimLost, errors.ClaimLost, None, errors.ClaimLost, errors.ClaimLost),
-    "acknowledged": (
-        errors.ClaimAcknowledged,
-        errors.ClaimAcknowledged,
-        None,
-        errors.ClaimAcknowledged,
-        errors.ClaimAcknowledged,
-    ),
+    "acknowledged": (*[errors.ClaimAcknowledged] * 2, None, *[errors.ClaimAcknowledged] * 2),
 }
 
 
@@ -304,12 +298,8 @@ def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
 def test_a_claim_skips_expired_messages(host: Host, kind: str) -> None:
     """There are more of them, and of their groups, than one command deletes."""
     host.create(fifo=kind == "fifo")
-    for start in range(0, 2_500, 500):
-        old = [
-            message("old", group=None if kind == "returned" else f"g{number}", dedup_id=f"{number}")
-            for number in range(start, start + 500)
-        ]
-        host.put(*old)
+    groups = [None if kind == "returned" else f"g{number}" for number in range(2_500)]
+    host.put(*(message("old", group=group, dedup_id=f"{number}") for number, group in enumerate(groups)))
     host.receive(2_499, timeout_s=1)
     host.receive(1, timeout_s=900 if kind == "fifo" else 1)
     host.advance(60_000)
@@ -534,11 +524,7 @@ def test_a_claim_whose_messages_were_all_evicted_stays_bound(sliced: Host, count
 
 def fill(host: Host, kind: str, count: int) -> None:
     host.create(fifo=kind == "fifo")
-    for start in range(0, count, 100):
-        messages = tuple(
-            message(f"{number}", group=None if kind in {"fresh", "returned"} else f"{number}", dedup_id=f"{number}")
-            for number in range(start, start + 100)
-        )
-        host.put(*messages)
+    names = [str(number) for number in range(count)]
+    host.put(*(message(name, group=None if kind in {"fresh", "returned"} else name, dedup_id=name) for name in names))
     if kind == "returned":
         host.receive(count, timeout_s=0)

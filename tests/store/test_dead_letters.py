@@ -38,8 +38,7 @@ def bodies(host: Host, queue: str = QUEUE) -> list[str]:
 
 
 def dead_letter(host: Host, *sent: str, queue: str = QUEUE) -> None:
-    for first in range(0, len(sent), 100):
-        host.send(*sent[first : first + 100], queue=queue)
+    host.send(*sent, queue=queue)
     receive_repeatedly(host, 1, queue)
     while any(host.counts(queue)):
         host.receive(10, queue=queue)
@@ -168,8 +167,7 @@ def test_dead_letters_moved_by_one_receive_keep_their_send_order(host: Host) -> 
 def test_a_receive_moves_a_bounded_number_of_dead_letters(host: Host) -> None:
     pair(host, receives_max=1, visibility_timeout_s=1)
     dead = 2 * DEAD_LETTERS_PER_RECEIVE + 50
-    for first in range(0, dead, 50):
-        host.send(*(str(number) for number in range(first, first + 50)))
+    host.send(*map(str, range(dead)))
     receive_repeatedly(host, 1)
     host.send("sound")
     found = []
@@ -265,8 +263,7 @@ def test_many_dead_letters_that_expire_together_are_never_delivered(host: Host) 
     """There are more than one command deletes."""
     host.create(DEAD, retention_s=LONG_S)
     host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
-    for first in range(0, 1_600, 400):
-        host.send(*(str(number) for number in range(first, first + 400)))
+    host.send(*map(str, range(1_600)))
     receive_repeatedly(host, 1)
     while sum(host.counts()):
         host.receive(10)

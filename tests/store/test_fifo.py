@@ -33,8 +33,7 @@ def bodies(messages: list[commands.ReceivedMessage]) -> str:
 
 
 def test_a_receive_skips_a_hundred_delayed_messages_of_a_group(fifo: Host) -> None:
-    for start in range(0, 100, 10):
-        fifo.send_to_groups(*(f"a{at}" for at in range(start, start + 10)), delay_s=900)
+    fifo.send_to_groups(*(f"a{at}" for at in range(100)), delay_s=900)
     fifo.send_to_groups("a100", "a101")
     for body in ("a100", "a101"):
         (first,) = receive(fifo, 1)

@@ -1,4 +1,4 @@
-"""The invariants of a queue, each with a named test."""
+"""The invariants of a queue, and full stores."""
 
 import itertools
 from collections import Counter
@@ -21,8 +21,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
 
 
-def test_conservation(host: Host) -> None:
-    """Sent = deleted + visible + in flight + delayed + expired + purged."""
+def test_each_sent_message_is_counted_until_it_is_deleted_expired_or_purged(host: Host) -> None:
     host.create(visibility_timeout_s=5, retention_s=60)
     sent = ended = 0
     for cycle in range(40):
@@ -42,8 +41,7 @@ def test_conservation(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
 
 
-def test_exclusivity(host: Host) -> None:
-    """Ten concurrent receives share ten messages without overlap; each message has one live receipt."""
+def test_concurrent_receives_share_messages_without_overlap(host: Host) -> None:
     host.create()
     host.send(*(str(number) for number in range(10)))
     answers = host.do_together(*(commands.Receive(queue=QUEUE, count=3) for _ in range(10)))
@@ -57,8 +55,7 @@ def test_exclusivity(host: Host) -> None:
 
 @pytest.mark.parametrize("delay_s", [0, 1, 30])
 @pytest.mark.parametrize("timeout_s", [1, 30])
-def test_punctuality(host: Host, delay_s: int, timeout_s: int) -> None:
-    """A message is never delivered before `visible_at_ms`, and by the first receive from then on."""
+def test_a_message_is_delivered_from_its_time_of_visibility_on(host: Host, delay_s: int, timeout_s: int) -> None:
     host.create(visibility_timeout_s=timeout_s)
     host.send("a", delay_s=delay_s)
     for count, hidden_s in enumerate((delay_s, timeout_s, timeout_s), start=1):
@@ -71,8 +68,7 @@ def test_punctuality(host: Host, delay_s: int, timeout_s: int) -> None:
         assert host.receive_one().receive_count == count
 
 
-def test_staleness(host: Host) -> None:
-    """A superseded receipt changes nothing."""
+def test_a_superseded_receipt_changes_nothing(host: Host) -> None:
     host.create()
     host.send("a")
     old = host.receive_one(timeout_s=0)
@@ -87,8 +83,7 @@ def test_staleness(host: Host) -> None:
 
 
 @pytest.mark.parametrize("delete_first", [False, True])
-def test_order(durable: Host, *, delete_first: bool) -> None:
-    """Each group is delivered in send order, and nothing of it while a message is in flight, over crashes too."""
+def test_groups_are_delivered_in_send_order_over_crashes(durable: Host, *, delete_first: bool) -> None:
     durable.create(fifo=True)
     bodies = [f"{group}{number}" for number in range(6) for group in "abc"]
     durable.put(*[NewMessage(body=body, size_bytes=2, group=body[0], dedup_id=body) for body in bodies])
@@ -109,9 +104,8 @@ def test_order(durable: Host, *, delete_first: bool) -> None:
     assert sorted(deleted) == sorted(bodies)
 
 
-@pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
-def test_durability(durable: Host, *, abruptly: bool) -> None:
-    """Acknowledged changes survive, with leases, receive counts and times of first receives."""
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+def test_acknowledged_changes_survive_restarts_and_crashes(durable: Host, restart: str) -> None:
     durable.create(visibility_timeout_s=60)
     durable.send("held", "deleted", "released")
     held, deleted, released = durable.receive(3)
@@ -120,10 +114,7 @@ def test_durability(durable: Host, *, abruptly: bool) -> None:
     durable.send("delayed", delay_s=30)
     before = durable.counts()
     assert before == (1, 1, 1)
-    if abruptly:
-        durable.crash()
-    else:
-        durable.reopen()
+    getattr(durable, restart)()
     assert durable.counts() == before
     assert durable.delete(deleted.receipt) == [ReceiptState.GONE]
     back = durable.receive_one()
@@ -138,8 +129,9 @@ def test_durability(durable: Host, *, abruptly: bool) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 @pytest.mark.parametrize("receives_max", [1, 3])
-def test_mortality(durable: Host, receives_max: int, *, fifo: bool) -> None:
-    """Each message is delivered as often as its queue allows, then dead-lettered once, over crashes too."""
+def test_each_message_is_delivered_as_often_as_allowed_then_dead_lettered_once(
+    durable: Host, receives_max: int, *, fifo: bool
+) -> None:
     dead = "000000000000/dead"
     redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": receives_max}
     durable.do(commands.CreateQueue(queue=dead, settings={"fifo": fifo}))

@@ -249,15 +249,8 @@ class FifoAndModel(model_frame.ModelFrame):
         for group, dedup_id, delay_s in entries:
             self.bodies += 1
             body = f"{group}{self.bodies}"
-            messages.append(
-                message(
-                    body,
-                    group=group,
-                    dedup_id=dedup_id or (str(self.bodies) if numbered else None),
-                    delay_s=delay_s,
-                    kind=kind_of(body),
-                )
-            )
+            its_id = dedup_id or (str(self.bodies) if numbered else None)
+            messages.append(message(body, group=group, dedup_id=its_id, delay_s=delay_s, kind=kind_of(body)))
         answers = self.live.put(*messages, options=options)
         for new, sent in zip(messages, answers, strict=True):
             self.model.send(self.now_ms, *model_frame.naive_send(new, sent))

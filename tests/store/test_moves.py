@@ -336,18 +336,15 @@ def test_only_the_latest_move_tasks_are_listed(queues: Host) -> None:
     assert [task.id for task in queues.do(commands.ListMoves(source=DEAD, count=3))] == task_ids[:-4:-1]
 
 
-@pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
-def test_a_move_resumes_after_a_restart(durable: Host, *, abruptly: bool) -> None:
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+def test_a_move_resumes_after_a_restart(durable: Host, restart: str) -> None:
     pair(durable, receives_max=1)
     dead_letter(durable, *"abcdef")
     task = start(durable, rate=2)
     run(durable, 600)
     assert latest(durable).messages_moved == 2
     for _ in range(3):
-        if abruptly:
-            durable.crash()
-        else:
-            durable.reopen()
+        getattr(durable, restart)()
     durable.advance(0)
     assert latest(durable).messages_moved == 2
     run(durable, 400)

@@ -16,7 +16,7 @@ Serve = Callable[..., RunningServer]
 
 @contextmanager
 def sharing(store_settings: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
-    """Yield a function that returns the server with the given settings, on an empty store of ``store_settings``."""
+    """Yield a function that returns the server with the given settings, on the empty store of ``store_settings``."""
     running: dict[Any, RunningServer] = {}
     with ExitStack() as closing:
 
