@@ -62,7 +62,7 @@ def test_an_account_sees_only_its_own_keys_and_no_secrets(server: RunningServer)
         assert secret not in seen
     seen = read(server, "AKIDFRIEND")
     assert "ASIDBOB bob temporary, with a session token 2100-01-01T00:00:00Z" in seen
-    assert "AKIDENDED dave for programs and people has expired , 2001-01-01T00:00:00Z" in seen
+    assert "AKIDENDED dave for programs and people expired , 2001-01-01T00:00:00Z" in seen
 
 
 def test_policies_are_described_in_words(server: RunningServer) -> None:
@@ -76,17 +76,17 @@ def test_policies_are_described_in_words(server: RunningServer) -> None:
 
 
 def test_the_page_hides_policies_of_other_accounts(server: RunningServer) -> None:
-    assert "There is no queue" in read(server, "AKIDFRIEND")
+    assert "No queues yet" in read(server, "AKIDFRIEND")
     for queue in (f"{OWNER}/plain", f"{OWNER}/nothing", "<b>/x"):
         seen = read(server, "AKIDFRIEND", f"?search={queue}")
-        assert "You may not see its policy, or there is no such queue." in seen
+        assert "You may not see its policy, or the queue does not exist." in seen
 
 
 def test_without_credentials_the_page_has_no_keys() -> None:
     with RunningServer() as running, Visitor(running) as visitor:
         seen = visitor.get("/console/accounts").text
     assert "Authentication is off" in seen
-    assert "There is no queue yet" in seen
+    assert "No queues yet" in seen
 
 
 # The audit log.
@@ -158,8 +158,8 @@ def test_the_whole_account_sees_a_cancelled_move(audited: RunningServer) -> None
 def test_the_log_is_searched_by_queue_and_by_user(audited: RunningServer) -> None:
     assert "elsewhere" not in audit(audited, "AKIDOWNER", "?queue=ord")
     assert "visibility_timeout_s" in audit(audited, "AKIDOWNER", "?queue=ORD&who=carol")
-    assert "Nothing was changed that fits." in audit(audited, "AKIDOWNER", f"?queue=orders&who={FRIEND}")
-    assert "Nothing was changed that fits." in audit(audited, "AKIDOWNER", "?queue=%3Cscript%3E")
+    assert "No matching changes." in audit(audited, "AKIDOWNER", f"?queue=orders&who={FRIEND}")
+    assert "No matching changes." in audit(audited, "AKIDOWNER", "?queue=%3Cscript%3E")
 
 
 def test_markup_in_a_change_is_escaped(audited: RunningServer) -> None:
@@ -176,4 +176,4 @@ def test_the_page_of_a_log_in_memory_explains_that() -> None:
     with RunningServer() as running, Visitor(running) as visitor:
         seen = visitor.get("/console/audit").text
         assert "keeps the last thousand lines in memory" in seen
-        assert "Nothing was changed." in seen
+        assert "No changes." in seen

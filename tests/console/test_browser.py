@@ -135,7 +135,7 @@ def test_typing_filters_the_list(page: Page, server: RunningServer, orders: str)
 
 
 def test_the_first_tab_skips_the_menu(page: Page) -> None:
-    skip = page.get_by_role("link", name="Skip to the content")
+    skip = page.get_by_role("link", name="Skip to content")
     page.keyboard.press("Tab")
     expect(skip).to_be_focused()
     expect(skip).to_be_in_viewport()
@@ -157,7 +157,7 @@ def test_the_console_works_without_scripts(visit: Visit, queues: HttpQueueClient
     expect(page.get_by_label(TIMEOUT)).to_have_value("30")
     page.get_by_label(TIMEOUT).fill("12")
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("status").first).to_have_text("The settings were changed.")
+    expect(page.get_by_role("status").first).to_have_text("The settings were saved.")
     assert queues.show(jobs).settings.visibility_timeout_s == 12
 
 

@@ -41,7 +41,7 @@ def test_the_list_has_the_queues_with_sources(visitor: Visitor) -> None:
     assert (seen.status, "idle" in seen.text) == (200, False)
     assert "jobs daily report s-1 alive 1 2" in seen.text
     assert "daily report" in visitor.get("/console/claims?search=jo").text
-    assert "None of the 1 queues looked at" in visitor.get("/console/claims?search=idle").text
+    assert "None of the 1 queues has" in visitor.get("/console/claims?search=idle").text
     assert visitor.get("/console/claims?search=%3Cb%3E").status == 200
 
 
@@ -62,7 +62,7 @@ def test_the_pages_have_writers(server: RunningServer, visitor: Visitor) -> None
     with Publications(server.endpoint, URL.format(server.endpoint)) as jobs:
         jobs.stage("w-1", batch=7, attempt="a", part=0, messages=[OutgoingRow(body="x"), OutgoingRow(body="y")])
     assert "w-1 none yet 0 0 2" in visitor.get(PAGE).text
-    assert "jobs writes w-1 – – 2 staged" in visitor.get("/console/claims").text
+    assert "jobs writer w-1 – – 2 staged" in visitor.get("/console/claims").text
 
 
 def test_releasing_a_claim_makes_its_messages_visible(server: RunningServer, visitor: Visitor) -> None:
@@ -90,11 +90,11 @@ def test_evicting_a_message_moves_it_to_the_dead_letter_queue(server: RunningSer
     assert "<script>a2" not in form.html
     link = form.html.partition("&amp;message=")[2].partition('"')[0]
     seen = change(visitor, "evict", source="s-1", number="1", message=link)
-    assert "The message was moved out of the claim" in seen.text
+    assert "The message was moved from the claim" in seen.text
     with HttpQueueClient(server.endpoint) as client:
         assert client.show("dead").visible == 1
     invalid = change(visitor, "evict", source="s-1", number="1", message="nothing")
-    assert (invalid.status, "Id of the message" in invalid.text) == (400, True)
+    assert (invalid.status, "Message id" in invalid.text) == (400, True)
 
 
 def test_closing_deletes_a_source(server: RunningServer, visitor: Visitor) -> None:
@@ -105,7 +105,7 @@ def test_closing_deletes_a_source(server: RunningServer, visitor: Visitor) -> No
 @pytest.mark.parametrize("path", ["release?source=s-2&number=1", "evict?source=s-2&number=1", "close?source=%3Cb%3E"])
 def test_a_missing_source_is_an_error(visitor: Visitor, path: str) -> None:
     seen = visitor.get(f"{PAGE}/{path}")
-    assert "There is no source of this name" in seen.text
+    assert "The source does not exist" in seen.text
     assert "<b>" not in seen.html
 
 

@@ -47,21 +47,21 @@ def cancel(visitor: Visitor, page: Seen) -> Seen:
 def test_the_pages_of_source_and_dead_letter_queue_link_to_each_other(server: RunningServer, visitor: Visitor) -> None:
     failed(server, 2)
     source = visitor.get(at("orders"))
-    assert "received 1 time and comes back is a dead letter" in source.text
+    assert "becomes visible again after 1 receive" in source.text
     assert f'href="{at("orders-dead")}"' in source.html
     assert "Start redrive" not in source.text
     dead = visitor.get(at("orders-dead"))
-    assert "It is the dead-letter queue of: orders" in dead.text
+    assert "This is the dead-letter queue of: orders" in dead.text
     assert "Visible 2" in dead.text
 
 
 def test_the_pages_of_a_queue_without_dead_letters_explain_that(server: RunningServer, visitor: Visitor) -> None:
     server.queue("plain")
     seen = visitor.get(at("plain")).text
-    assert "It has no dead-letter queue" in seen
-    assert "No queue names this one" in seen
+    assert "None: messages are delivered again" in seen
+    assert "No queue uses this one" in seen
     assert "Start redrive" not in seen
-    assert "No queue of this account names another one" in visitor.get(MOVES).text
+    assert "No queue of this account has a dead-letter queue" in visitor.get(MOVES).text
 
 
 def test_a_move_shows_its_progress_until_it_completes(server: RunningServer, visitor: Visitor) -> None:
@@ -96,7 +96,7 @@ def test_a_cancelled_move_keeps_the_moved_messages(server: RunningServer, visito
     queue, dead = failed(server, 30)
     start(visitor, "orders-dead", rate="5")
     server.advance(seconds=2)
-    assert "The move was cancelled" in cancel(visitor, visitor.get(page)).text
+    assert "The redrive was cancelled" in cancel(visitor, visitor.get(page)).text
     moved = queue.counts.visible
     server.advance(seconds=20)
     assert (queue.counts.visible, dead.counts.visible) == (moved, 30 - moved)
@@ -122,10 +122,10 @@ def test_a_failed_move_has_a_reason(server: RunningServer, visitor: Visitor) -> 
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"rate": "0"}, "This must be 1 to 500 messages a second."),
-        ({"rate": "501"}, "This must be 1 to 500 messages a second."),
-        ({"rate": SCRIPT}, "This must be a whole number, 1 to 500 messages a second."),
-        ({"destination": SCRIPT}, "This cannot be the name of a queue"),
+        ({"rate": "0"}, "This must be 1 to 500 messages per second."),
+        ({"rate": "501"}, "This must be 1 to 500 messages per second."),
+        ({"rate": SCRIPT}, "This must be a whole number, 1 to 500 messages per second."),
+        ({"destination": SCRIPT}, "Queue names may contain only letters"),
         ({"destination": "nowhere"}, "There is no such queue in this account."),
         ({"destination": "orders-dead"}, "cannot be moved to itself"),
         ({"destination": "other.fifo"}, "has another type"),
@@ -141,7 +141,7 @@ def test_invalid_fields_start_no_move(
     assert SCRIPT not in seen.html
     assert unescape(seen.html).count(next(iter(fields.values()))) >= 1
     server.advance(seconds=5)
-    assert (dead.counts.visible, "Latest moves" in visitor.get(at("orders-dead")).text) == (1, False)
+    assert (dead.counts.visible, "Latest redrives" in visitor.get(at("orders-dead")).text) == (1, False)
 
 
 def test_a_queue_has_one_move_at_a_time(server: RunningServer, visitor: Visitor) -> None:
@@ -175,15 +175,15 @@ def test_only_the_owner_sees_and_starts_moves(tmp_path: Path) -> None:
         with Visitor(running, key="AKIDFRIEND") as friend:
             seen = friend.get(at("dead", OWNER))
             assert seen.status == 200
-            assert "You may not see which queues name this one" in seen.text
-            assert "Latest moves You may not see them." in seen.text
+            assert "You may not see which queues use this one" in seen.text
+            assert "Latest redrives You may not see them." in seen.text
             refused = friend.post(at("dead", OWNER), do="start")
             assert refused.status in {403, 404}
             assert friend.get(MOVES).status == 200
         running.advance(seconds=5)
         assert attribute(owner, dead, "ApproximateNumberOfMessages") == "1"
         with Visitor(running, key="AKIDOWNER") as mine:
-            assert "The move has begun." in mine.post(at("dead", OWNER), do="start").text
+            assert "The redrive was started." in mine.post(at("dead", OWNER), do="start").text
 
 
 def attribute(sqs: Any, url: str, name: str) -> str:

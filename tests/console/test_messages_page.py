@@ -80,7 +80,9 @@ def test_the_page_receives_no_messages(server: RunningServer, visitor: Visitor) 
     assert [(each.receive_count, each.state) for each in queue.messages()] == [(0, MessageState.VISIBLE)] * 2
 
 
-@pytest.mark.parametrize("query", ["body=xml&state=nowhere&count=7&whole=x&mine=a.b..c&came=<i>-1.gone-x", "count=-1"])
+@pytest.mark.parametrize(
+    "query", ["body=xml&state=nowhere&count=7&whole=x&mine=a.b..c&results=<i>-1.gone-x", "count=-1"]
+)
 def test_unknown_query_parameters_are_ignored(server: RunningServer, visitor: Visitor, query: str) -> None:
     filled(server, "strange", "here")
     seen = visitor.get(at("strange", query))
@@ -159,14 +161,14 @@ def test_json_that_is_too_deep_or_too_long_is_shown_as_text(server: RunningServe
 
 def test_a_page_with_some_of_the_messages_says_so(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "many", *map(str, range(21)))
-    assert "These are 20 of 21" in visitor.get(at("many")).text
+    assert "The first 20 of 21 messages" in visitor.get(at("many")).text
     assert "There may be more" in visitor.get(at("many", "state=next")).text
     for whole in ("count=100", "count=100&state=next", "state=in-flight"):
         text = visitor.get(at("many", whole)).text
-        assert "These are" not in text
+        assert "The first" not in text
         assert "There may be" not in text
     filled(server, "heavy", *["[1]" + " " * 65_000] * 70)
-    assert re.search(r"These are 6\d of 70", visitor.get(at("heavy", "body=json&count=100")).text)
+    assert re.search(r"The first 6\d of 70", visitor.get(at("heavy", "body=json&count=100")).text)
 
 
 def test_a_reload_after_a_receive_receives_no_more_messages(server: RunningServer, visitor: Visitor) -> None:
@@ -244,7 +246,7 @@ def test_an_action_on_leases_of_others_requires_confirmation(server: RunningServ
     page = visitor.get(at("theirs"))
     assert "being processed by others" in page.text
     refused = act(visitor, page, "release")
-    assert (refused.status, "Others hold some of these" in refused.text) == (422, True)
+    assert (refused.status, "Some of these are held by others" in refused.text) == (422, True)
     assert queue.counts.in_flight == 1
     assert "Released: 1." in act(visitor, page, "release", confirmed=True).text
     assert queue.counts.visible == 1
@@ -255,8 +257,8 @@ def test_an_action_on_leases_of_others_requires_confirmation(server: RunningServ
     [
         ("extend", {"seconds": "0"}, "This must be 1 to 43,200 seconds."),
         ("extend", {"seconds": ""}, "This must be a whole number"),
-        ("move", {"target": ""}, "This is missing."),
-        ("move", {"target": "no such/queue"}, "This cannot be the name of a queue"),
+        ("move", {"target": ""}, "This field is required."),
+        ("move", {"target": "no such/queue"}, "Queue names may contain only letters"),
         ("move", {"target": "missing"}, "does not exist"),
         ("move", {"target": "refusing-move-16"}, "cannot be forwarded to itself"),
         ("move", {"target": "other.fifo"}, "has another type"),
@@ -279,7 +281,7 @@ def test_an_invalid_action_changes_no_messages(
 
 def test_the_page_reports_an_empty_receive_and_an_empty_selection(server: RunningServer, visitor: Visitor) -> None:
     server.queue("empty", receive_wait_s=20)
-    assert "Nothing was received" in receive(visitor, "empty").text
+    assert "No message was received" in receive(visitor, "empty").text
     filled(server, "unticked", "x")
     seen = act(visitor, receive(visitor, "unticked"), "delete", leases=[])
     assert (seen.status, "Select messages first." in seen.text) == (422, True)
@@ -291,16 +293,16 @@ def test_an_action_reports_the_fate_of_ended_receipts(server: RunningServer, vis
     server.advance(seconds=6)
     (mine, *_) = sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1)["Messages"]
     leases = sorted(_CHOICE.findall(page.html), key=lambda lease: not lease.startswith(mine["MessageId"]))
-    expected = "as it was received again meanwhile: 1."
+    expected = "Not changed: received again meanwhile: 1."
     for do, fields in (("delete", {}), ("release", {}), ("extend", {"seconds": "5"}), ("move", {"target": "ended-b"})):
         server.queue("ended-b")
         assert expected in act(visitor, page, do, fields, leases=leases[:1]).text, do
     assert queue.counts.in_flight == 1
     expired = act(visitor, page, "move", {"target": "ended-b"}, leases=leases[1:])
-    assert "as its timeout had ended meanwhile: 1." in expired.text
+    assert "Not changed: the timeout has ended: 1." in expired.text
     sqs.delete_message(QueueUrl=queue.url, ReceiptHandle=mine["ReceiptHandle"])
     for do in ("delete", "release"):
-        assert "as it is no longer in the queue: 1." in act(visitor, page, do, leases=leases[:1]).text, do
+        assert "Not changed: no longer in the queue: 1." in act(visitor, page, do, leases=leases[:1]).text, do
 
 
 def test_an_action_on_a_fifo_queue_reports_ended_receipts(server: RunningServer, visitor: Visitor) -> None:
@@ -308,7 +310,7 @@ def test_an_action_on_a_fifo_queue_reports_ended_receipts(server: RunningServer,
     page = receive(visitor, "ended.fifo", timeout="5")
     server.advance(seconds=6)
     for do in ("delete", "release"):
-        assert "had ended or it was received again" in act(visitor, page, do).text, do
+        assert "has ended, or received again" in act(visitor, page, do).text, do
     assert queue.counts.visible == 1
 
 
@@ -328,7 +330,7 @@ def test_no_lease_is_extended_beyond_twelve_hours(server: RunningServer, visitor
     page = receive(visitor, "wall", timeout="43200")
     server.advance(seconds=1)
     seen = act(visitor, page, "extend", {"seconds": "43200"})
-    assert "Not extended, as it would be held for more than 43,200 seconds since its receive: 1." in seen.text
+    assert "Not extended: the lease would last more than 43,200 seconds since the receive: 1." in seen.text
 
 
 def test_a_forged_receipt_is_reported(server: RunningServer, visitor: Visitor) -> None:
@@ -336,7 +338,7 @@ def test_a_forged_receipt_is_reported(server: RunningServer, visitor: Visitor) -
     for do in ("delete", "release"):
         form = {"do": do, "chosen.a_1": "yes", "receipt.a_1": SCRIPT, "confirmed": "yes"}
         seen = press(visitor, at("forged", "state=in-flight"), form)
-        assert "the receipt is not one of this queue: 1." in seen.text, do
+        assert "the receipt is not of this queue: 1." in seen.text, do
 
 
 def policy(*actions: str) -> str:
@@ -404,7 +406,7 @@ def test_a_message_is_sent_as_it_was_entered(server: RunningServer, visitor: Vis
     }
     seen = send(visitor, "plain", fields)
     assert seen.path == f"/console/queues/{ACCOUNT}/plain/messages?done=sent"
-    assert "The message is stored." in seen.text
+    assert "The message was sent." in seen.text
     message = received(server, queue.url)
     assert message["Body"] == "\nhello <b>\n🐘 &amp; "
     assert message["MessageAttributes"] == {
@@ -433,7 +435,7 @@ def attribute(number: int = 1, **parts: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("queue", "fields", "error"),
     [
-        ("refusing", {"body": ""}, "A message has a body"),
+        ("refusing", {"body": ""}, "The body must not be empty"),
         ("refusing", {"body": "x\x0by"}, "Invalid binary character &#39;#xB&#39;"),
         ("refusing", {"body": "é" * 600}, "Message must be shorter than 1024 bytes"),
         ("refusing", {"body": "x", "delay": "901"}, "This must be 0 to 900 seconds."),
@@ -441,11 +443,11 @@ def attribute(number: int = 1, **parts: str) -> dict[str, str]:
         ("refusing", {"body": "x", "group": "a group"}, "MessageGroupId can only include"),
         ("refusing.fifo", {"body": "x"}, "MessageGroupId"),
         ("refusing.fifo", {"body": "x", "group": "g"}, "ContentBasedDeduplication"),
-        ("refusing", attribute(value="v"), "Give it a name, or empty the value."),
+        ("refusing", attribute(value="v"), "Enter a name or delete the value."),
         ("refusing", attribute(name="AWS.x", value="v"), "reserved for internal use"),
         ("refusing", attribute(name="n"), "must contain a non-empty value"),
         ("refusing", attribute(name="n", type="Number", value="one"), "to a number"),
-        ("refusing", attribute(9, name="n", type="Binary", value="é"), "written in base64"),
+        ("refusing", attribute(9, name="n", type="Binary", value="é"), "not valid base64"),
         ("refusing", attribute(0, name="n", value="1") | attribute(name="n"), "Another row has this name"),
     ],
 )

@@ -76,9 +76,9 @@ def test_source_and_dead_letter_queue_link_to_each_other(server: RunningServer, 
     server.queue("source", dead_letter_queue="failed", receives_max=3)
     assert f'<a href="{path_of("failed")}">failed</a>' in visitor.get(path_of("source")).html
     assert f'<a href="{path_of("source")}">source</a>' in visitor.get(path_of("failed")).html
-    assert "No queue names this one" in visitor.get(path_of("source")).text
+    assert "No queue uses this one" in visitor.get(path_of("source")).text
     seen = visitor.get(path_of("failed", "/delete"))
-    assert "It is the dead-letter queue of these queues" in seen.text
+    assert "These queues use it as their dead-letter queue" in seen.text
     assert f'href="{path_of("source")}"' in seen.html
 
 
@@ -93,7 +93,7 @@ def test_the_page_hides_only_what_the_user_may_not_see(theirs: RunningServer) ->
     with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = friend.get(f"/console/queues/{OWNER}/jobs")
     assert seen.status == 200
-    assert "You may not see which queues name this one" in seen.text
+    assert "You may not see which queues use this one" in seen.text
     assert re.search("Visible 1 In flight 0 Delayed 0 Oldest .* Sent/s – ", seen.text), seen.text[:600]
 
 

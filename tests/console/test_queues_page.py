@@ -116,7 +116,7 @@ def test_the_list_has_counts_rates_and_a_history(server: RunningServer) -> None:
 def test_the_empty_list_explains_how_to_create_a_queue(server: RunningServer) -> None:
     with Visitor(server) as visitor:
         seen = visitor.get(LIST)
-    assert "There are no queues yet." in seen.text
+    assert "No queues yet." in seen.text
     assert f"aws --endpoint-url {server.endpoint} sqs create-queue" in seen.text
     assert 'href="/console/queues/new"' in seen.html
 

@@ -66,17 +66,17 @@ def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> N
     assert "The recommended timeout was set" in apply(server).text
     assert timeout_s(server) == 75
     again = apply(server)
-    assert (again.status, "The queue has this timeout" in again.text) == (409, True)
+    assert (again.status, "The queue already has this timeout" in again.text) == (409, True)
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"current_s": 45}, "The queue was changed since"),
-        ({"change": False}, "too small to be worth a change"),
-        ({"recommended_s": None, "confidence": "none"}, "Nothing can be recommended yet"),
-        ({"recommended_s": None, "confidence": "medium"}, "No other timeout is surely better"),
-        ({"recommended_s": 80}, "another recommendation by now"),
+        ({"current_s": 45}, "The queue was changed: its timeout"),
+        ({"change": False}, "The improvement is too small"),
+        ({"recommended_s": None, "confidence": "none"}, "not enough data for a recommendation"),
+        ({"recommended_s": None, "confidence": "medium"}, "No other timeout is clearly better"),
+        ({"recommended_s": 80}, "The recommendation has changed"),
         ({"queue": "000000000000/other"}, "There is no recommendation for this queue"),
     ],
 )

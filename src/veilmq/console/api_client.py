@@ -83,8 +83,8 @@ class ApiClient:
     async def sqs(self, action: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Run an action of SQS; fields and results have the names of its JSON API. Raises ``ApiError``."""
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"content-type": b"application/x-amz-json-1.0"}
-        found: dict[str, Any] = await self._request(b"POST", b"/", headers, msgspec.json.encode(fields))
-        return found
+        reply: dict[str, Any] = await self._request(b"POST", b"/", headers, msgspec.json.encode(fields))
+        return reply
 
     async def api(
         self,

@@ -30,7 +30,7 @@ from veilmq.wire.exchange import Caller
 log = logging.getLogger(__name__)
 
 _WORDS: dict[int, tuple[str, str]] = {
-    HTTPStatus.NOT_FOUND: ("No such page", "There is nothing at this address. Queues are found by their names."),
+    HTTPStatus.NOT_FOUND: ("Page not found", "This page does not exist. Find queues by name in the list of queues."),
     HTTPStatus.METHOD_NOT_ALLOWED: ("Method not allowed", "This page is read-only. Nothing was changed."),
     HTTPStatus.INTERNAL_SERVER_ERROR: (
         "Internal error",
@@ -73,7 +73,7 @@ class Console:
             Route(PREFIX + "{name:path}", _asset),
             *(self._route(route) for route in PAGES),
         ]
-        self._app = Starlette(routes=routes, exception_handlers={HTTPException: self._unanswered})
+        self._app = Starlette(routes=routes, exception_handlers={HTTPException: self._http_exception})
 
     @property
     def app(self) -> ASGIApp:
@@ -92,55 +92,55 @@ class Console:
         return None if self._accounts is None or not session.key_id else self._accounts.caller_of(session.key_id)
 
     def _route(self, route: PageRoute) -> Route:
-        async def answer(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             try:
                 return await self._page(route, request)
             except ClientDisconnect:
                 return Response(status_code=HTTPStatus.BAD_REQUEST)  # no client is left to read it
             except Exception:
                 log.exception("the page %s failed", route.path)
-                return self._told(request, HTTPStatus.INTERNAL_SERVER_ERROR)
+                return self._error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR)
 
         methods = ["GET"] if route.change is None else ["GET", "POST"]
-        return Route(route.path, answer, methods=methods)
+        return Route(route.path, respond, methods=methods)
 
     async def _page(self, route: PageRoute, request: Request) -> Response:
-        found = self._sessions.of(request)
-        session = found or self._sessions.begin()
+        existing = self._sessions.of(request)
+        session = existing or self._sessions.begin()
         caller = self._holder(session)
         if caller is None and self._accounts is not None and not route.open:
-            return _to_sign_in(request)
-        response = await self._answer(route, request, session, caller)
-        if found is None:
+            return _redirect_to_sign_in(request)
+        response = await self._respond(route, request, session, caller)
+        if existing is None:
             self._sessions.keep(response, request, session)
         return response
 
-    async def _answer(self, route: PageRoute, request: Request, session: Session, caller: Caller | None) -> Response:
-        page = self._visit(request, session, caller)
+    async def _respond(self, route: PageRoute, request: Request, session: Session, caller: Caller | None) -> Response:
+        page = self._page_context(request, session, caller)
         try:
             if request.method != "POST" or route.change is None:
                 return await route.show(page)
             await page.read_form()
             return await route.change(page)
         except FormRefused as error:
-            return page.render("refused.html", status=error.status, title="Not taken", message=str(error))
+            return page.render("refused.html", status=error.status, title="Form refused", message=str(error))
         except ApiError as error:
             return _refused(page, error)
 
-    async def _unanswered(self, request: Request, error: Exception) -> Response:
+    async def _http_exception(self, request: Request, error: Exception) -> Response:
         """Render errors that Starlette raises."""
         assert isinstance(error, HTTPException), "registered only for these"
-        response = self._told(request, error.status_code)
+        response = self._error_page(request, error.status_code)
         response.headers.update(error.headers or {})
         return response
 
-    def _told(self, request: Request, status: int) -> Response:
+    def _error_page(self, request: Request, status: int) -> Response:
         session, caller = self.session_of(request) or (self._sessions.begin(), None)
         title, message = _WORDS.get(status, _WORDS[HTTPStatus.INTERNAL_SERVER_ERROR])
-        page = self._visit(request, session, caller)
+        page = self._page_context(request, session, caller)
         return page.render("refused.html", status=status, title=title, message=message)
 
-    def _visit(self, request: Request, session: Session, caller: Caller | None) -> PageContext:
+    def _page_context(self, request: Request, session: Session, caller: Caller | None) -> PageContext:
         peer = None if request.client is None else request.client.host
         host = self._host(request)
         send_request = self._send_request if request.method == "POST" else ReadingOnly(self._send_request)
@@ -158,10 +158,10 @@ class Console:
             account=self._account if caller is None else caller.account,
             endpoint=f"{request.url.scheme}://{host}",
             now_ms=self._now_ms(),
-            is_operator=self._operates(caller),
+            is_operator=self._is_operator(caller),
         )
 
-    def _operates(self, caller: Caller | None) -> bool:
+    def _is_operator(self, caller: Caller | None) -> bool:
         if caller is None:
             return self._accounts is None
         return caller.is_root and caller.account == self._account
@@ -176,17 +176,17 @@ def _refused(page: PageContext, error: ApiError) -> Response:
     if error.is_denied:
         title = "Not allowed"
     elif error.is_missing:
-        title = "No such queue"
+        title = "Queue not found"
     else:
-        title = "Refused"
+        title = "Request refused"
     return page.render("refused.html", status=error.status, title=title, message=error.message)
 
 
-def _to_sign_in(request: Request) -> Response:
+def _redirect_to_sign_in(request: Request) -> Response:
     """Redirect to sign in, and from there back to the page if this was a GET."""
-    wanted = request.url.path if request.method == "GET" else HOME
+    path = request.url.path if request.method == "GET" else HOME
     query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
-    return RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query)}", status_code=303)
+    return RedirectResponse(f"{SIGN_IN}?next={quote(path + query)}", status_code=303)
 
 
 async def _home(request: Request) -> Response:

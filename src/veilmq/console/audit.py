@@ -23,7 +23,7 @@ from veilmq.wire.exchange import DEFAULT_ACCOUNT, Caller
 
 log = logging.getLogger("veilmq.audit")
 
-KEPT_MAX = 1_000
+MEMORY_ENTRIES_MAX = 1_000
 """Maximum number of lines kept in memory if there is no file."""
 
 READ_BYTES_MAX = 1 << 20
@@ -66,7 +66,7 @@ class AuditLog:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._kept: deque[AuditEntry] = deque(maxlen=KEPT_MAX)
+        self._entries: deque[AuditEntry] = deque(maxlen=MEMORY_ENTRIES_MAX)
         self._writing = asyncio.Lock()
 
     async def write(self, entry: AuditEntry) -> None:
@@ -74,7 +74,7 @@ class AuditLog:
         line = _encode(entry) + b"\n"
         log.info("%s", line[:-1].decode())
         if self.path is None:
-            self._kept.append(entry)
+            self._entries.append(entry)
             return
         async with self._writing:
             try:
@@ -87,7 +87,7 @@ class AuditLog:
 
     async def last(self, count: int) -> list[AuditEntry]:
         """Return the last line of each of the last ``count`` changes, newest first."""
-        lines = list(self._kept) if self.path is None else await asyncio.to_thread(_tail, self.path)
+        lines = list(self._entries) if self.path is None else await asyncio.to_thread(_tail, self.path)
         newest = {line.id: line for line in lines}
         return list(newest.values())[::-1][:count]
 
@@ -195,7 +195,7 @@ class Auditing:
         ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=outcome)
         try:
             await self._log.write(ended)
-        except AuditLogError:  # the change is made and recorded as asked
+        except AuditLogError:  # the change is made; its first line says "asked"
             return
 
 
@@ -218,12 +218,12 @@ async def prior_values(change: Change, request: ApiRequest, send_request: SendRe
     reply = await send_request(request._replace(method=method, target=target, headers=headers, body=body))
     if reply.status >= 400:
         return None
-    found = fields_of(reply.body).get(prior.member, {})
-    kept = prior.kept(change.fields)
-    return {name: value for name, value in found.items() if kept is None or name in kept}
+    values = fields_of(reply.body).get(prior.member, {})
+    names = prior.names(change.fields)
+    return {name: value for name, value in values.items() if names is None or name in names}
 
 
-Kept = Callable[[Mapping[str, Any]], frozenset[str] | None]
+ReplacedNames = Callable[[Mapping[str, Any]], frozenset[str] | None]
 """From the fields of a change to the names of the values that it replaces; ``None`` for all."""
 
 
@@ -233,15 +233,15 @@ class _PriorValues(NamedTuple):
     request: Callable[[bytes, Mapping[str, Any]], tuple[bytes, bytes, bytes]]
     headers: Mapping[bytes, bytes]
     member: str
-    kept: Kept
+    names: ReplacedNames
 
 
-def _sqs(action: str, member: str, *, kept: Kept, **fields: Any) -> _PriorValues:
+def _sqs(action: str, member: str, *, names: ReplacedNames, **fields: Any) -> _PriorValues:
 
     def request(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
         return b"POST", b"/", msgspec.json.encode({"QueueUrl": request.get("QueueUrl"), **fields})
 
-    return _PriorValues(request, {b"x-amz-target": b"AmazonSQS." + action.encode()}, member, kept)
+    return _PriorValues(request, {b"x-amz-target": b"AmazonSQS." + action.encode()}, member, names)
 
 
 def _show(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
@@ -258,11 +258,11 @@ def _attributes(request: Mapping[str, Any]) -> frozenset[str]:
 
 
 _PRIOR_VALUES: dict[str, _PriorValues] = {
-    "SetQueueAttributes": _sqs("GetQueueAttributes", "Attributes", kept=_attributes, AttributeNames=["All"]),
-    "DeleteQueue": _sqs("GetQueueAttributes", "Attributes", kept=_all, AttributeNames=["All"]),
-    "PurgeQueue": _sqs("GetQueueAttributes", "Attributes", kept=_all, AttributeNames=["All"]),
-    "TagQueue": _sqs("ListQueueTags", "Tags", kept=_all),
-    "UntagQueue": _sqs("ListQueueTags", "Tags", kept=_all),
+    "SetQueueAttributes": _sqs("GetQueueAttributes", "Attributes", names=_attributes, AttributeNames=["All"]),
+    "DeleteQueue": _sqs("GetQueueAttributes", "Attributes", names=_all, AttributeNames=["All"]),
+    "PurgeQueue": _sqs("GetQueueAttributes", "Attributes", names=_all, AttributeNames=["All"]),
+    "TagQueue": _sqs("ListQueueTags", "Tags", names=_all),
+    "UntagQueue": _sqs("ListQueueTags", "Tags", names=_all),
     "queues/set": _PriorValues(_show, {}, "settings", frozenset),
 }
 

@@ -191,7 +191,7 @@ async def apply_timeout(page: PageContext) -> Response:
         return _refused(page, recommendation)
     refusal = _refusal(recommendation, timeout_s)
     if not refusal and page.form.get("recommended_s") != str(recommendation.recommended_s):
-        refusal = "There is another recommendation by now; look at it on the page of the queue."
+        refusal = "The recommendation has changed; review it on the page of the queue."
     if refusal:
         return _refused(page, refusal)
     changes = {"VisibilityTimeout": str(recommendation.recommended_s)}
@@ -202,15 +202,19 @@ async def apply_timeout(page: PageContext) -> Response:
 def _refusal(recommendation: Recommendation, timeout_s: int) -> str:
     if recommendation.recommended_s is None:
         is_unknown = recommendation.confidence == "none"
-        return "Nothing can be recommended yet." if is_unknown else "No other timeout is surely better."
+        return (
+            "There is not enough data for a recommendation yet."
+            if is_unknown
+            else "No other timeout is clearly better."
+        )
     if timeout_s == recommendation.recommended_s:
-        return "The queue has this timeout."
+        return "The queue already has this timeout."
     if timeout_s != recommendation.current_s:
         return (
-            f"The queue was changed since: its timeout is {timeout_s:,} s, and the statistics were made for "
+            f"The queue was changed: its timeout is {timeout_s:,} s, but the statistics are for "
             f"{recommendation.current_s:,} s. Run veilmq pipeline tune again."
         )
-    return "" if recommendation.change else "The gain is too small to be worth a change."
+    return "" if recommendation.change else "The improvement is too small for a change."
 
 
 def _refused(page: PageContext, message: str) -> Response:

@@ -225,8 +225,8 @@ class QueueName:
 
 
 _NAME = re.compile(NAMES)
-_NO_NAME = "This cannot be the name of a queue: those have letters, digits, hyphens and underscores."
-_EMPTY = "This is missing."
+_NO_NAME = "Queue names may contain only letters, digits, hyphens and underscores."
+_EMPTY = "This field is required."
 
 
 class FormErrors(NamedTuple):

@@ -29,8 +29,8 @@ class CountsQuery:
 
     async def run(self, client: ApiClient, now_ms: int) -> Snapshot:
         """Return the figures of each queue."""
-        found = await browse(client, self.names)
-        return Snapshot({queue.name: figures(queue, now_ms) for queue in found.queues}, {})
+        browsed = await browse(client, self.names)
+        return Snapshot({queue.name: figures(queue, now_ms) for queue in browsed.queues}, {})
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class MovesQuery:
 
     async def run(self, client: ApiClient, now_ms: int) -> Snapshot:
         """Return the progress of each task."""
-        found = await latest_moves(client, self.queue)
-        return Snapshot({str(task["StartedTimestamp"]): _progress(task) for task in found}, {})
+        tasks = await latest_moves(client, self.queue)
+        return Snapshot({str(task["StartedTimestamp"]): _progress(task) for task in tasks}, {})
 
 
 async def browse(client: ApiClient, names: tuple[str, ...]) -> BrowsedQueues:
     """Return the counts of queues of the caller's account; raises ``ApiError``."""
-    found = await client.api("GET", "/v1/queues/-", query={"names": ",".join(names), "history": "false"})
-    return msgspec.convert(found, BrowsedQueues)
+    reply = await client.api("GET", "/v1/queues/-", query={"names": ",".join(names), "history": "false"})
+    return msgspec.convert(reply, BrowsedQueues)
 
 
 async def leases_of(client: ApiClient, queue: str, *, also: Sequence[str] = ()) -> list[Lease]:
@@ -87,8 +87,8 @@ async def leases_of(client: ApiClient, queue: str, *, also: Sequence[str] = ()) 
     Then follow the messages at the positions ``also`` that still exist, with or without leases.
     """
     query = {"count": BARS_MAX + 1, "also": ",".join(also)}
-    found = await client.api("GET", f"/v1/leases/{quote(queue, safe='/@')}", query=query)
-    return msgspec.convert(found["leases"], list[Lease])
+    reply = await client.api("GET", f"/v1/leases/{quote(queue, safe='/@')}", query=query)
+    return msgspec.convert(reply["leases"], list[Lease])
 
 
 def figures(queue: BrowsedQueue, now_ms: int) -> dict[str, str]:
@@ -122,10 +122,10 @@ async def _queue_counts(client: ApiClient, queue: str, *, own: bool) -> BrowsedQ
     if not own:
         shown = await client.api("GET", f"/v1/queues/{quote(queue, safe='/@')}/show")
         return BrowsedQueue(name=name, visible=shown["visible"], in_flight=shown["in_flight"], delayed=shown["delayed"])
-    found = (await browse(client, (name,))).queues
-    if not found:
-        raise ApiError("QueueNotFound", "The queue is not there any more.", 404)
-    return found[0]
+    queues = (await browse(client, (name,))).queues
+    if not queues:
+        raise ApiError("QueueNotFound", "The queue does not exist any more.", 404)
+    return queues[0]
 
 
 def _progress(task: Mapping[str, Any]) -> tuple[str, int]:

@@ -9,10 +9,10 @@ from veilmq.console.queue_queries import arn_of
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 
 _FAILURES = {
-    "CouldNotDetermineMessageSource": "a message was sent to this queue directly, so it has no source queue; name a "
+    "CouldNotDetermineMessageSource": "a message was sent to this queue directly, so it has no source queue; set a "
     "destination",
-    "AWS.SimpleQueueService.NonExistentQueue": "the queue that a message should go to does not exist, or is of the "
-    "other type",
+    "AWS.SimpleQueueService.NonExistentQueue": "the destination of a message does not exist or has the other queue "
+    "type",
 }
 _PERCENT = 100
 
@@ -42,19 +42,19 @@ class Task(NamedTuple):
 async def latest_moves(client: ApiClient, queue: str) -> Sequence[Mapping[str, Any]]:
     """Return the latest tasks of a queue as returned by SQS, newest first; raises ``ApiError``."""
     fields = {"SourceArn": await arn_of(client, queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
-    found: Sequence[Mapping[str, Any]] = (await client.sqs("ListMessageMoveTasks", fields)).get("Results", ())
-    return found
+    tasks: Sequence[Mapping[str, Any]] = (await client.sqs("ListMessageMoveTasks", fields)).get("Results", ())
+    return tasks
 
 
 async def tasks_of(page: PageContext, queue: str) -> list[Task] | None:
     """Return the latest tasks of a queue, newest first; ``None`` if the caller may not see them."""
     try:
-        found = await latest_moves(page.client, queue)
+        tasks = await latest_moves(page.client, queue)
     except ApiError as error:
         if error.is_denied or error.code == "ResourceNotFoundException":  # it is of another account
             return None
         raise
-    return [_task(each) for each in found]
+    return [_task(each) for each in tasks]
 
 
 def queue_of(arn: str) -> str:

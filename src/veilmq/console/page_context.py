@@ -36,17 +36,17 @@ NOTICES = {
     "claim-released": "The claim was released; its messages are delivered again.",
     "created": "The queue was created.",
     "deleted": "The queue and its messages were deleted.",
-    "evicted": "The message was moved out of the claim, to the dead-letter queue.",
-    "move-cancelled": "The move was cancelled; what is moved stays moved.",
-    "move-started": "The move has begun.",
-    "nothing-received": "Nothing was received: no message is visible that a receive could give.",
+    "evicted": "The message was moved from the claim to the dead-letter queue.",
+    "move-cancelled": "The redrive was cancelled; messages already moved are not moved back.",
+    "move-started": "The redrive was started.",
+    "nothing-received": "No message was received: none is available.",
     "purged": "All messages of the queue were deleted.",
-    "saved": "The settings were changed.",
-    "sent": "The message is stored.",
+    "saved": "The settings were saved.",
+    "sent": "The message was sent.",
     "signed-out": "You have signed out.",
     "source-closed": "The source was closed; its messages are delivered again.",
     "timeout-applied": "The recommended timeout was set; messages in flight keep their deadlines.",
-    "unchanged": "Nothing was changed: the settings are as they were.",
+    "unchanged": "Nothing was changed: the settings already have these values.",
 }
 """Messages after a change, by key, so that a URL cannot put foreign text into a page."""
 
@@ -148,7 +148,7 @@ class PageContext:
         """Read the body into ``form``, the last of equal names; raises ``FormRefused``."""
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != _FORM:
-            raise FormOfAnotherKind(f"A page's form comes as {_FORM}; programs use the API. Nothing was changed.")
+            raise FormOfAnotherKind(f"Forms must be sent as {_FORM}; programs use the API. Nothing was changed.")
         body = await self._body(OPEN_FORM_BYTES_MAX if self._must_sign_in else FORM_BYTES_MAX)
         try:
             self.form = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))

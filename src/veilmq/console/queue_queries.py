@@ -46,8 +46,8 @@ async def queue_rates(page: PageContext, shown: ShownQueue) -> BrowsedQueue:
     account, _, name = page.queue.partition("/")
     counts = BrowsedQueue(name=name)
     if account_of(account) == page.account:
-        found = msgspec.convert(await page.api("GET", f"/v1/queues/{account}", query={"names": name}), BrowsedQueues)
-        counts = next(iter(found.queues), counts)
+        browsed = msgspec.convert(await page.api("GET", f"/v1/queues/{account}", query={"names": name}), BrowsedQueues)
+        counts = next(iter(browsed.queues), counts)
     return msgspec.structs.replace(counts, visible=shown.visible, in_flight=shown.in_flight, delayed=shown.delayed)
 
 
@@ -63,12 +63,12 @@ async def queues_with_prefix(page: PageContext, prefix: str, *, count_max: int) 
     """Return the first queues of the caller's account with the prefix; raises ``ApiError`` if the store fails."""
     fields: dict[str, Any] = {"MaxResults": count_max} | ({"QueueNamePrefix": prefix} if prefix else {})
     try:
-        found = await page.sqs("ListQueues", fields)
+        reply = await page.sqs("ListQueues", fields)
     except ApiError as error:
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
             raise
         return QueueList([], problem=error.message)
-    return QueueList([queue_of_url(url) for url in found.get("QueueUrls", ())], has_more="NextToken" in found)
+    return QueueList([queue_of_url(url) for url in reply.get("QueueUrls", ())], has_more="NextToken" in reply)
 
 
 class DeadLetterSources(NamedTuple):
@@ -82,10 +82,10 @@ class DeadLetterSources(NamedTuple):
 async def dead_letter_sources(page: PageContext) -> DeadLetterSources:
     """Return the queues that have the page's queue as their dead-letter queue."""
     try:
-        found = await page.sqs("ListDeadLetterSourceQueues", {"QueueUrl": page.queue_url, "MaxResults": _SOURCES_MAX})
+        reply = await page.sqs("ListDeadLetterSourceQueues", {"QueueUrl": page.queue_url, "MaxResults": _SOURCES_MAX})
     except ApiError as error:
         if not error.is_denied:
             raise
         return DeadLetterSources([], is_known=False)
-    queues = [queue_of_url(url) for url in found.get("queueUrls", ())]
-    return DeadLetterSources(queues, has_more="NextToken" in found)
+    queues = [queue_of_url(url) for url in reply.get("queueUrls", ())]
+    return DeadLetterSources(queues, has_more="NextToken" in reply)

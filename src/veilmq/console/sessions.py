@@ -158,9 +158,9 @@ class EndedSessions:
     def _forget(self, before_s: float) -> None:
         """Drop records of sessions that ended before ``before_s``: their cookies have expired."""
         for key_id, of_key in list(self._one_by_one.items()):
-            kept = {token: ended_s for token, ended_s in of_key.items() if ended_s >= before_s}
-            if kept:
-                self._one_by_one[key_id] = kept
+            recent = {token: ended_s for token, ended_s in of_key.items() if ended_s >= before_s}
+            if recent:
+                self._one_by_one[key_id] = recent
             else:
                 del self._one_by_one[key_id]
         self._all_by_s = {key_id: by_s for key_id, by_s in self._all_by_s.items() if by_s >= before_s}

@@ -52,24 +52,24 @@ def texts_of(settings: QueueSettings, rows: Iterable[SettingRow]) -> dict[str, s
 
 def filled(form: Mapping[str, str], now: QueueSettings, rows: Iterable[SettingRow]) -> FilledForm:
     """Compare ``form`` with ``now``, the current settings. Missing fields count as unchanged."""
-    found = FilledForm(changes={}, texts=texts_of(now, rows), problems={})
+    result = FilledForm(changes={}, texts=texts_of(now, rows), problems={})
     for row in rows:
-        present = found.texts[row.setting]
-        typed = plain(form.get(row.setting, present))
-        was = plain(form.get(WAS + row.setting, present))
-        if typed in {was, present}:
+        current = result.texts[row.setting]
+        text = plain(form.get(row.setting, current))
+        shown = plain(form.get(WAS + row.setting, current))
+        if text in {shown, current}:
             continue
-        found.texts[row.setting] = typed
+        result.texts[row.setting] = text
         try:
-            value = row.kind.read(typed)
+            value = row.kind.read(text)
         except InvalidField as error:
-            found.problems[row.setting] = str(error)
+            result.problems[row.setting] = str(error)
             continue
-        if was != present:
-            found.problems[row.setting] = changed_meanwhile(row.kind.words(getattr(now, row.setting)))
+        if shown != current:
+            result.problems[row.setting] = changed_meanwhile(row.kind.words(getattr(now, row.setting)))
         elif value != getattr(now, row.setting):
-            found.changes[row.setting] = value
-    return found
+            result.changes[row.setting] = value
+    return result
 
 
 def changed_meanwhile(now: str) -> str:
@@ -152,7 +152,7 @@ def _problem(typed: Rows) -> str:
     keys = [key for key, _ in typed if key]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        return f"The key {twice} is there twice; keep one of them."
+        return f"The key {twice} occurs twice; keep one of them."
     if len(keys) < len(typed):
         return "A value needs a key; to remove a tag, empty both."
     try:

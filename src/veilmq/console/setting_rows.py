@@ -84,8 +84,8 @@ _LIMITS = (
         BYTES,
         protocols={SQS: limits.MESSAGE_BYTES, SMQ: limits.SMQ_MESSAGE_BYTES},
     ),
-    _number("in_flight_max", "Max in flight", "messages", empty="the server's own limit"),
-    _number("receives_per_s_max", "Max receives per second", "receives a second", zero="no limit"),
+    _number("in_flight_max", "Max in flight", "messages", empty="the server's limit"),
+    _number("receives_per_s_max", "Max receives per second", "receives per second", zero="no limit"),
 )
 
 _FIFO = (
@@ -98,19 +98,19 @@ _FIFO = (
     SettingRow(
         "content_deduplication",
         "Deduplicate by content",
-        yes_or_no("A message without a deduplication id has the digest of its body."),
+        yes_or_no("Use the digest of the body as the deduplication id of messages without one."),
         fifo=True,
     ),
     SettingRow(
         "deduplication_scope",
         "Deduplication scope",
-        Choice(values=_SCOPES, hint="Where equal deduplication ids count as duplicates."),
+        Choice(values=_SCOPES, hint="The scope in which messages with the same deduplication id are duplicates."),
         fifo=True,
     ),
     SettingRow(
         "throughput_limit",
         "Throughput limit",
-        Choice(values=_SCOPES, hint="Each message group needs a deduplication scope of each message group, too."),
+        Choice(values=_SCOPES, hint="“Each message group” requires the same deduplication scope."),
         fifo=True,
     ),
 )
@@ -119,12 +119,12 @@ _DEAD_LETTERS = (
     SettingRow(
         "dead_letter_queue",
         "Dead-letter queue",
-        QueueName(hint="The name of a queue of this account and kind; empty for none."),
+        QueueName(hint="A queue of this account and type; empty for none."),
     ),
     _number("receives_max", "Max receives", "receives", zero="no dead-letter queue"),
     SettingRow(
         "redrive_permission",
-        "Takes dead letters from",
+        "Accepts dead letters from",
         Choice(
             values=(
                 ("", "", "any queue (default)"),
@@ -132,13 +132,13 @@ _DEAD_LETTERS = (
                 ("none", "none", "no queue"),
                 ("listed", "listed", "the allowed source queues"),
             ),
-            hint="Of this account and kind.",
+            hint="Of this account and type.",
         ),
     ),
     SettingRow(
         "redrive_sources",
         "Allowed source queues",
-        Queues(hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} names of queues of this account, one a line."),
+        Queues(hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} queues of this account, one name per line."),
     ),
 )
 
@@ -147,8 +147,8 @@ _ACCESS = (
         "policy",
         "Policy",
         Text(
-            hint=f"Who may do what with this queue: JSON of up to {limits.SQS_POLICY_BYTES_MAX:,} bytes, as in SQS; "
-            "empty for nobody but the account.",
+            hint=f"Permissions for this queue: JSON of up to {limits.SQS_POLICY_BYTES_MAX:,} bytes, as in SQS; "
+            "empty: only this account has access.",
             control="area",
         ),
     ),
@@ -162,13 +162,13 @@ _ACCESS = (
     ),
     SettingRow(
         "kms_key",
-        "Key of the encryption",
+        "Encryption key",
         Text(
-            hint=f"Up to {limits.SQS_KMS_KEY_CHARACTERS_MAX:,} characters, instead of the managed one; kept and shown. "
+            hint=f"Up to {limits.SQS_KMS_KEY_CHARACTERS_MAX:,} characters, instead of the managed key; stored only. "
             "Empty for none."
         ),
     ),
-    _number("kms_data_key_reuse_s", "Reuse of data keys", SECONDS),
+    _number("kms_data_key_reuse_s", "Data key reuse period", SECONDS),
 )
 
 _OTHER = (
@@ -181,11 +181,11 @@ _OTHER = (
                 ("off", "off", "nothing"),
                 ("closed", "closed", "the ends of receipts"),
             ),
-            hint="What is written down for statistics and learned timeouts.",
+            hint="The events recorded for statistics and recommended timeouts.",
         ),
     ),
-    SettingRow("smq_base64", "Base64-encode bodies over SMQ", yes_or_no("So both protocols have the same text.")),
-    SettingRow("operations_logged", "Operations are logged", yes_or_no("SMQ's LoggingEnabled; kept and shown.")),
+    SettingRow("smq_base64", "Base64-encode bodies over SMQ", yes_or_no("So that both protocols see the same text.")),
+    SettingRow("operations_logged", "Operation logging flag", yes_or_no("SMQ's LoggingEnabled; stored only.")),
 )
 
 GROUPS: tuple[SettingGroup, ...] = (
@@ -202,6 +202,6 @@ ROWS: dict[str, SettingRow] = {row.setting: row for group in GROUPS for row in g
 
 NAME_HINT = (
     f"SQS: up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} letters, digits, hyphens and underscores. SMQ: up to "
-    f"{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX} letters, digits and hyphens, a letter or digit first. "
-    ".fifo at the end is for FIFO queues."
+    f"{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX} letters, digits and hyphens, beginning with a letter or digit. "
+    "Names of FIFO queues end with .fifo."
 )

@@ -28,7 +28,7 @@ class SignInsPaused(Exception):
 
     def __init__(self, retry_after_s: int) -> None:
         """``retry_after_s`` is at least one."""
-        super().__init__(f"There were too many wrong keys from here, or for this key. Try again in {retry_after_s} s.")
+        super().__init__(f"Too many failed sign-ins from this address or for this key. Try again in {retry_after_s} s.")
         self.retry_after_s = retry_after_s
 
 

@@ -25,7 +25,7 @@ from veilmq.wire.v1.queues import Lease
 BARS_MAX = 60
 """How many leases are drawn, those that end first; the others are only counted."""
 
-KEPT_MS = 10 * SECOND_MS
+ENDED_MS = 10 * SECOND_MS
 """How long a bar stays after its end."""
 
 ENDED_MAX = 30
@@ -52,11 +52,11 @@ WORDS: Mapping[Ending, str] = {
 class Bar(msgspec.Struct, kw_only=True):
     """A lease with its history: ``renewed_at_ms`` are the times of queries that saw a new deadline.
 
-    ``place`` is its row, counted from the top, which stays the same. ``end_ms`` is its deadline or its end.
+    ``row`` is its position from the top, which stays the same. ``end_ms`` is its deadline or its end.
     """
 
     lease: Lease
-    place: int
+    row: int
     renewed_at_ms: tuple[int, ...] = ()
     ending: Ending | None = None
     ended_at_ms: int | None = None
@@ -80,7 +80,7 @@ class Timeline:
         self.now_ms = 0
 
     def __iter__(self) -> Iterator[Bar]:
-        return iter(sorted(self._bars.values(), key=lambda bar: bar.place))
+        return iter(sorted(self._bars.values(), key=lambda bar: bar.row))
 
     @property
     def positions(self) -> list[str]:
@@ -96,16 +96,16 @@ class Timeline:
         for key, lease in seen.items():
             bar = self._bars.get(key)
             if bar is None or bar.ending is not None:
-                self._bars[key] = Bar(lease=lease, place=self._free_place())
+                self._bars[key] = Bar(lease=lease, row=self._free_row())
             elif bar.lease.visible_at_ms != lease.visible_at_ms:
                 bar.renewed_at_ms = (*bar.renewed_at_ms, now_ms)[-RENEWALS_MAX:]
                 bar.lease = lease
 
-    def _end(self, seen: Mapping[str, Lease], there: Mapping[str, Lease], now_ms: int) -> None:
-        """End the bars not ``seen``; drop those that continue but are not drawn. ``there`` are messages by id."""
+    def _end(self, seen: Mapping[str, Lease], messages: Mapping[str, Lease], now_ms: int) -> None:
+        """End the bars not ``seen``; drop those that continue but are not drawn. ``messages`` are by id."""
         for key in [key for key, bar in self._bars.items() if bar.ending is None and key not in seen]:
             bar = self._bars[key]
-            last = there.get(bar.lease.message_id)
+            last = messages.get(bar.lease.message_id)
             is_same = last is not None and key_of(last) == key
             if last is not None and is_same and last.visible_at_ms > now_ms:
                 del self._bars[key]
@@ -121,13 +121,13 @@ class Timeline:
 
     def _drop_ended(self, now_ms: int) -> None:
         ended = [(bar.ended_at_ms, key) for key, bar in self._bars.items() if bar.ended_at_ms is not None]
-        kept = [key for at_ms, key in sorted(ended, reverse=True)[:ENDED_MAX] if at_ms + KEPT_MS > now_ms]
-        for key in {key for _, key in ended}.difference(kept):
+        shown = [key for at_ms, key in sorted(ended, reverse=True)[:ENDED_MAX] if at_ms + ENDED_MS > now_ms]
+        for key in {key for _, key in ended}.difference(shown):
             del self._bars[key]
 
-    def _free_place(self) -> int:
-        taken = {bar.place for bar in self._bars.values()}
-        return next(place for place in range(len(taken) + 1) if place not in taken)
+    def _free_row(self) -> int:
+        used = {bar.row for bar in self._bars.values()}
+        return next(row for row in range(len(used) + 1) if row not in used)
 
 
 def key_of(lease: Lease) -> str:
@@ -201,14 +201,14 @@ def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = N
     """Return the markup; ``href`` is the link of bars. ``drawn`` caches bars from one call to the next."""
     before = {} if drawn is None else dict(drawn)
     now: dict[tuple[object, ...], Bar] = {
-        (frame, bar.lease, bar.place, bar.renewed_at_ms, bar.ending, bar.ended_at_ms): bar for bar in timeline
+        (frame, bar.lease, bar.row, bar.renewed_at_ms, bar.ending, bar.ended_at_ms): bar for bar in timeline
     }
     made = {key: before.get(key) or _bar(bar, frame, href) for key, bar in now.items()}
     if drawn is not None:
         drawn.clear()
         drawn.update(made)
     bars = {key_of(bar.lease): made[key] for key, bar in now.items()}
-    lines = max((bar.place for bar in timeline), default=0) + 1
+    lines = max((bar.row for bar in timeline), default=0) + 1
     return Drawing(bars, _axis(frame), round(frame.x(timeline.now_ms), 2), AXIS_PX + lines * LINE_PX)
 
 
@@ -244,7 +244,7 @@ def _axis(frame: Frame) -> Markup:
 def _bar(bar: Bar, frame: Frame, href: str) -> Markup:
     """Return a bar; values from messages are escaped here, at a tenth of the cost of ``Markup.format``."""
     x, end_x = frame.x(bar.lease.received_at_ms), frame.x(bar.end_ms)
-    top = AXIS_PX + bar.place * LINE_PX
+    top = AXIS_PX + bar.row * LINE_PX
     kind = "held" if bar.ending is None else bar.ending.value
     anchor = "end" if x > _TURN_PERCENT else "start"
     return Markup(

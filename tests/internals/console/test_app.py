@@ -142,7 +142,7 @@ def test_a_redirect_cannot_inject_headers(stranger: Visitor, path: str) -> None:
 )
 def test_a_wrong_key_shows_the_form_with_an_error(stranger: Visitor, key_id: str, secret: str) -> None:
     seen = stranger.post("/console/login", key_id=key_id, secret=secret)
-    assert (seen.status, "There is no key with this id and secret" in seen.text) == (403, True)
+    assert (seen.status, "The key id or secret is wrong" in seen.text) == (403, True)
     kept = form_of(seen.html, "/console/login")
     assert (kept["key_id"], kept["secret"]) == (key_id, "")
     assert is_outside(stranger)
@@ -262,7 +262,7 @@ def test_a_missing_queue_is_reported_on_each_page(visitor: Visitor, name: str) -
         seen = visitor.get(address(route).replace("orders", name))
         assert seen.status in {400, 404}, route.path
         assert "<script>" not in seen.html
-        assert name != "nowhere" or "No such queue" in seen.text, route.path
+        assert name != "nowhere" or "Queue not found" in seen.text, route.path
 
 
 @pytest.mark.parametrize("suffix", ["%3Fx", "%23x", "%2e%2e", "%00", "%0a", "%3Cscript%3E", "%C3%A9", "%FF"])
@@ -337,10 +337,10 @@ def test_health_and_metrics_need_no_session(stranger: Visitor) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/console/nothing", 404, "No such page"),
-        ("GET", "/nothing", 404, "No such page"),
-        ("GET", "/console/assets/nothing.css", 404, "No such page"),
-        ("GET", "/console/queues/" + "x" * 3_000, 404, "No such page"),
+        ("GET", "/console/nothing", 404, "Page not found"),
+        ("GET", "/nothing", 404, "Page not found"),
+        ("GET", "/console/assets/nothing.css", 404, "Page not found"),
+        ("GET", "/console/queues/" + "x" * 3_000, 404, "Page not found"),
         ("POST", "/console/health", 405, "This page is read-only"),
         ("DELETE", QUEUE, 405, "This page is read-only"),
         ("PUT", "/console/queues/new", 405, "This page is read-only"),
@@ -386,7 +386,7 @@ def test_a_page_that_fails_reveals_no_details(visitor: Visitor, caplog: pytest.L
 def test_settings_are_for_the_servers_own_account(server: RunningServer, key: str) -> None:
     with Visitor(server, key=key) as other:
         seen = other.get("/console/settings")
-    assert (seen.status, "only its own account sees it" in seen.text) == (403, True)
+    assert (seen.status, "Only the operator may see this page" in seen.text) == (403, True)
     assert "--drain-s-max" not in seen.text
 
 
@@ -406,13 +406,13 @@ def test_passwords_and_keys_are_masked() -> None:
 def test_health_shows_readiness_and_to_operators_the_place_of_storage(server: RunningServer, visitor: Visitor) -> None:
     server.advance(seconds=90)
     seen = visitor.get("/console/health")
-    for words in ("Ready: requests are answered.", "Running for 1 min 30 s", "Messages are kept in /"):
+    for words in ("Ready.", "Running for 1 min 30 s", "Messages are kept in /"):
         assert words in seen.text
-    assert "Nothing is exported" in seen.text
+    assert "No events are exported" in seen.text
     assert 'href="/metrics"' in seen.html
     with Visitor(server, key="AKIDCAROL") as carol:
         shown = carol.get("/console/health").text
-    assert ("Ready: requests are answered." in shown, "Messages are kept" in shown) == (True, False)
+    assert ("Ready." in shown, "Messages are kept" in shown) == (True, False)
 
 
 def test_health_counts_events_waiting_for_export(tmp_path: Path) -> None:

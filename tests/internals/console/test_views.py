@@ -20,7 +20,7 @@ from veilmq.console.pages.queues import HEIGHT, WIDTH, sparkline
 from veilmq.console.rendering import age
 from veilmq.console.setting_form import filled_tags, rows_of, texts_of, was
 from veilmq.console.setting_rows import GROUPS, ROWS
-from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Timeline
+from veilmq.console.timeline import BARS_MAX, ENDED_MAX, ENDED_MS, RENEWALS_MAX, Bar, Ending, Timeline
 from veilmq.core.commands import BrowsedQueue, QueueOrder
 from veilmq.core.limits import LEASE_S_MAX, SQS_TAGS_MAX
 from veilmq.core.settings import QueueSettings
@@ -323,9 +323,9 @@ def test_a_bar_spans_from_receive_to_deadline() -> None:
 def test_a_bar_ends_at_its_deadline_and_stays_for_a_while(late_ms: int) -> None:
     timeline = timeline_of((29_999, [lease()]), (30_000 + late_ms, [lease()]))
     assert (only(timeline).ending, only(timeline).end_ms) == (Ending.EXPIRED, 30_000)
-    timeline.update([], 30_000 + KEPT_MS - 1)
+    timeline.update([], 30_000 + ENDED_MS - 1)
     assert only(timeline).ending is Ending.EXPIRED
-    timeline.update([], 30_000 + KEPT_MS)
+    timeline.update([], 30_000 + ENDED_MS)
     assert not list(timeline)
 
 
@@ -365,16 +365,16 @@ def test_a_message_missing_after_its_deadline_was_deleted() -> None:
 def test_each_receive_of_a_message_has_its_own_bar() -> None:
     """The earlier lease was returned, or had expired."""
     timeline = timeline_of((1_000, [lease()]), (2_000, [lease(generation=2, begin_ms=1_500, end_ms=31_500)]))
-    assert [(bar.ending, bar.place) for bar in timeline] == [(Ending.RETURNED, 0), (None, 1)]
+    assert [(bar.ending, bar.row) for bar in timeline] == [(Ending.RETURNED, 0), (None, 1)]
     timeline.update([lease(generation=3, begin_ms=31_600, end_ms=61_600)], 32_000)
-    assert [bar.ending for bar in timeline] == [None, Ending.EXPIRED], "the third takes the place of the first"
+    assert [bar.ending for bar in timeline] == [None, Ending.EXPIRED], "the third has the row of the first"
 
 
 def test_bars_keep_their_places() -> None:
-    """A free place is taken by the next bar."""
+    """A free row is used by the next bar."""
     a, b, c, d = map(lease, "abcd")
-    timeline = timeline_of((0, [a, b, c]), (1_000, [a, c]), (1_000 + KEPT_MS, [a, c, d]))
-    assert [(bar.lease.message_id, bar.place) for bar in timeline] == [("a", 0), ("d", 1), ("c", 2)]
+    timeline = timeline_of((0, [a, b, c]), (1_000, [a, c]), (1_000 + ENDED_MS, [a, c, d]))
+    assert [(bar.lease.message_id, bar.row) for bar in timeline] == [("a", 0), ("d", 1), ("c", 2)]
 
 
 def test_a_lease_that_is_no_longer_drawn_has_not_ended() -> None:
@@ -440,7 +440,7 @@ def test_a_concurrent_change_of_a_tag_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        ([("k", "1"), ("k", "2")], "The key k is there twice"),
+        ([("k", "1"), ("k", "2")], "The key k occurs twice"),
         ([("k", "1"), ("", "c d")], "A value needs a key; to remove a tag, empty both."),
         ([("<b>", "1")], "A tag's key has 1 to 128 characters"),
         ([("k", "<b>")], "A tag's value has up to 256 characters"),

@@ -67,7 +67,7 @@ def _statement(element: Mapping[str, Any]) -> StatementWords:
     return StatementWords(
         label=str(element.get("Sid", "")),
         allows=element.get("Effect") == "Allow",
-        who=_all_but(element, "Principal", _who),
+        who=_all_but(element, "Principal", _principal_words),
         what=_all_but(element, "Action", _names),
         where=_all_but(element, "Resource", _names) if {"Resource", "NotResource"} & element.keys() else "",
         when=_conditions(element.get("Condition", {})),
@@ -80,31 +80,31 @@ def _all_but(element: Mapping[str, Any], name: str, words: Any) -> str:
     return str(words(element.get(name)))
 
 
-def _who(given: Any) -> str:
-    if not isinstance(given, Mapping):
-        return _EVERYBODY if given == "*" else str(given)
-    return "; ".join(_principals(kind, texts) for kind, texts in given.items())
+def _principal_words(principal: Any) -> str:
+    if not isinstance(principal, Mapping):
+        return _EVERYBODY if principal == "*" else str(principal)
+    return "; ".join(_principals(kind, texts) for kind, texts in principal.items())
 
 
 def _principals(kind: str, texts: Any) -> str:
-    queues_with_prefix = ", ".join(_EVERYBODY if text == "*" else str(text) for text in _several(texts))
-    return queues_with_prefix if kind == "AWS" else f"{kind} {queues_with_prefix}"
+    names = ", ".join(_EVERYBODY if text == "*" else str(text) for text in _as_list(texts))
+    return names if kind == "AWS" else f"{kind} {names}"
 
 
-def _names(given: Any) -> str:
-    return ", ".join(str(each) for each in _several(given)) if given != "*" else "everything"
+def _names(names: Any) -> str:
+    return ", ".join(str(each) for each in _as_list(names)) if names != "*" else "everything"
 
 
-def _several(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, list) else [given]
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
 
 
-def _conditions(given: Any) -> list[str]:
-    if not isinstance(given, Mapping):
-        return [str(given)]
+def _conditions(condition: Any) -> list[str]:
+    if not isinstance(condition, Mapping):
+        return [str(condition)]
     return [
         _condition(operator, key, values)
-        for operator, keys in given.items()
+        for operator, keys in condition.items()
         if isinstance(keys, Mapping)
         for key, values in keys.items()
     ]
@@ -115,9 +115,9 @@ def _condition(operator: str, key: str, values: Any) -> str:
     optional = bare.endswith(_IF_EXISTS)
     bare = bare.removesuffix(_IF_EXISTS)
     if bare == "null":
-        absent = any(str(value).lower() == "true" for value in _several(values))
+        absent = any(str(value).lower() == "true" for value in _as_list(values))
         return f"{key} is {'absent' if absent else 'there'}"
-    wanted = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in _several(values))
+    wanted = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in _as_list(values))
     suffix = ", if it is there" if optional else ""
     return f"{_SETS.get(prefix, '')}{key} {_OPERATORS.get(bare, operator)} {wanted}{suffix}"
 
@@ -141,29 +141,29 @@ class QueuePolicy(NamedTuple):
 async def show(page: PageContext) -> Response:
     """Show the caller's account, and the policies of its queues with a prefix, or of one queue by its full name."""
     search = page.query.get("search", "").strip()
-    found = QueueList([search]) if "/" in search else await queues_with_prefix(page, search, count_max=_QUEUES_MAX)
+    matching = QueueList([search]) if "/" in search else await queues_with_prefix(page, search, count_max=_QUEUES_MAX)
     keys = page.ports.keys
     return page.render(
         "accounts.html",
         keys=None if keys is None else [(key, _instant_ms(key.expires_at_s)) for key in keys(page.account)],
-        policies=[await _policy(page, queue) for queue in found.queues],
-        has_more=found.has_more,
+        policies=[await _policy(page, queue) for queue in matching.queues],
+        has_more=matching.has_more,
         search=search,
-        problem=found.problem,
+        problem=matching.problem,
     )
 
 
 async def _policy(page: PageContext, queue: str) -> QueuePolicy:
-    asked = {"QueueUrl": url_of(queue), "AttributeNames": ["Policy"]}
+    fields = {"QueueUrl": url_of(queue), "AttributeNames": ["Policy"]}
     try:
-        found = await page.sqs("GetQueueAttributes", asked)
+        reply = await page.sqs("GetQueueAttributes", fields)
     except ApiError:
         return QueuePolicy(queue, "", None, None, is_hidden=True)
-    text = found.get("Attributes", {}).get("Policy", "")
-    return QueuePolicy(queue, text, in_words(text) if text else [], _may(page, queue, text))
+    text = reply.get("Attributes", {}).get("Policy", "")
+    return QueuePolicy(queue, text, in_words(text) if text else [], _permissions(page, queue, text))
 
 
-def _may(page: PageContext, queue: str, policy: str) -> Sequence[tuple[str, bool]] | None:
+def _permissions(page: PageContext, queue: str, policy: str) -> Sequence[tuple[str, bool]] | None:
     """Return the caller's permissions; ``None`` without authentication: everything is allowed."""
     if page.caller is None:
         return None

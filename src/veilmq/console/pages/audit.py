@@ -14,7 +14,7 @@ from veilmq.console.page_context import PageContext, PageRoute
 _READ_MAX = 2_000
 _SHOWN_MAX = 200
 _VALUE_CHARACTERS_MAX = 200
-_ELSEWHERE = frozenset({"QueueUrl", "QueueName", "queue"})  # shown in the queue column
+_QUEUE_FIELDS = frozenset({"QueueUrl", "QueueName", "queue"})  # shown in the queue column
 
 
 class Line(NamedTuple):
@@ -33,13 +33,13 @@ async def show(page: PageContext) -> Response:
     """Show the last changes, newest first."""
     log = page.ports.audit
     queue, who = page.query.get("queue", "").strip(), page.query.get("who", "").strip()
-    seen = [entry for entry in await log.last(_READ_MAX) if _may_see(page, entry)]
-    found = [entry for entry in seen if _fits(entry, queue=queue, who=who)]
-    shown = await _as_far_as_seen(page, found[:_SHOWN_MAX])
+    visible = [entry for entry in await log.last(_READ_MAX) if _may_see(page, entry)]
+    matching = [entry for entry in visible if _matches(entry, queue=queue, who=who)]
+    shown = await _hide_values(page, matching[:_SHOWN_MAX])
     return page.render(
         "audit.html",
         lines=[_line(entry) for entry in shown],
-        found=len(found),
+        matches=len(matching),
         queue=queue,
         who=who,
         is_kept=log.path is not None,
@@ -60,7 +60,7 @@ def _may_see(page: PageContext, entry: AuditEntry) -> bool:
     return mine or entry.queue.startswith(f"{page.account}/")
 
 
-async def _as_far_as_seen(page: PageContext, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
+async def _hide_values(page: PageContext, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
     """Hide the values of queues whose settings the caller may not see, except in the caller's own changes."""
     caller = page.caller
     if caller is None or caller.is_root:
@@ -76,15 +76,15 @@ async def _as_far_as_seen(page: PageContext, entries: Sequence[AuditEntry]) -> S
 
 
 async def _is_hidden(page: PageContext, queue: str) -> bool:
-    asked = {"QueueUrl": f"http://localhost/{quote(queue, safe='/@')}", "AttributeNames": ["QueueArn"]}
+    fields = {"QueueUrl": f"http://localhost/{quote(queue, safe='/@')}", "AttributeNames": ["QueueArn"]}
     try:
-        await page.sqs("GetQueueAttributes", asked)
+        await page.sqs("GetQueueAttributes", fields)
     except ApiError as error:
         return error.is_denied
     return False
 
 
-def _fits(entry: AuditEntry, *, queue: str, who: str) -> bool:
+def _matches(entry: AuditEntry, *, queue: str, who: str) -> bool:
     return queue.lower() in (entry.queue or "").lower() and who.lower() in entry.who.lower()
 
 
@@ -98,16 +98,16 @@ def _line(entry: AuditEntry) -> Line:
 
 def _leaves(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the values of fields by name; nested ones by both names."""
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for name, value in fields.items():
-        if not prefix and name in _ELSEWHERE:
+        if not prefix and name in _QUEUE_FIELDS:
             continue
         if isinstance(value, Mapping):
-            found |= _leaves(value, f"{prefix}{name}.")
+            leaves |= _leaves(value, f"{prefix}{name}.")
         else:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[prefix + name] = text[:_VALUE_CHARACTERS_MAX] + "…" * (len(text) > _VALUE_CHARACTERS_MAX)
-    return found
+            leaves[prefix + name] = text[:_VALUE_CHARACTERS_MAX] + "…" * (len(text) > _VALUE_CHARACTERS_MAX)
+    return leaves
 
 
 PAGES = (PageRoute("/console/audit", show),)

@@ -20,8 +20,8 @@ from veilmq.core.claims import SourceView, WriterView
 
 _QUEUES_MAX = 200
 _BATCH_QUEUES = 16
-_UNTYPED = "This is not the queue's name, so nothing was changed. Type it as it is written above."
-_NO_NUMBER = "This is no number of a claim."
+_NOT_CONFIRMED = "This is not the queue's name, so nothing was changed. Type it as shown above."
+_NO_NUMBER = "This is not the number of a claim."
 _MESSAGES_MAX = 50
 _BODY_CHARACTERS_MAX = 200
 _NUMBER_DIGITS_MAX = 18
@@ -51,47 +51,47 @@ async def readers(page: PageContext, queue: str) -> Readers:
 async def source_of(page: PageContext, name: str) -> SourceView | None:
     """Return the source ``name`` of the page's queue, if it exists."""
     sources = await _listed(page, f"/v1/claims/{quote(page.queue, safe='/@')}", "sources")
-    found = msgspec.convert(sources or [], list[SourceView])
-    return next((source for source in found if source.source == name), None)
+    views = msgspec.convert(sources or [], list[SourceView])
+    return next((view for view in views if view.source == name), None)
 
 
 async def _listed(page: PageContext, path: str, member: str) -> list[Any] | None:
     """Return a list of veilmq's API; ``None`` if the caller may not see it."""
     try:
-        answer = await page.api("GET", path)
+        reply = await page.api("GET", path)
     except ApiError as error:
         if not error.is_denied:
             raise
         return None
-    found: list[Any] = answer[member]
-    return found
+    items: list[Any] = reply[member]
+    return items
 
 
 async def show(page: PageContext) -> Response:
     """Show the queues with sources or writers, among those with a prefix."""
     search = page.query.get("search", "").strip()
-    found = await queues_with_prefix(page, search, count_max=_QUEUES_MAX)
-    listed = await _list_queues(page, found.queues)
+    matching = await queues_with_prefix(page, search, count_max=_QUEUES_MAX)
+    all_readers = await _readers_of(page, matching.queues)
     return page.render(
         "claims.html",
-        read=[each for each in listed if each.sources or each.writers],
-        hidden=sum(each.is_hidden for each in listed),
-        looked_at=len(found.queues),
-        has_more=found.has_more,
+        read=[each for each in all_readers if each.sources or each.writers],
+        hidden=sum(each.is_hidden for each in all_readers),
+        inspected=len(matching.queues),
+        has_more=matching.has_more,
         search=search,
-        problem=found.problem,
+        problem=matching.problem,
     )
 
 
-async def _list_queues(page: PageContext, queues: list[str]) -> list[Readers]:
-    found: list[Readers] = []
+async def _readers_of(page: PageContext, queues: list[str]) -> list[Readers]:
+    all_readers: list[Readers] = []
     for first in range(0, len(queues), _BATCH_QUEUES):
         batch = queues[first : first + _BATCH_QUEUES]
-        found += await asyncio.gather(*(_readers_if_found(page, queue) for queue in batch))
-    return found
+        all_readers += await asyncio.gather(*(_readers_or_none(page, queue) for queue in batch))
+    return all_readers
 
 
-async def _readers_if_found(page: PageContext, queue: str) -> Readers:
+async def _readers_or_none(page: PageContext, queue: str) -> Readers:
     try:
         return await readers(page, queue)
     except ApiError as error:
@@ -102,7 +102,7 @@ async def _readers_if_found(page: PageContext, queue: str) -> Readers:
 
 async def show_queue(page: PageContext) -> Response:
     """Show the sources, claims and writers of one queue."""
-    return page.render("claims_queue.html", queue=page.queue, found=await readers(page, page.queue))
+    return page.render("claims_queue.html", queue=page.queue, readers=await readers(page, page.queue))
 
 
 class ClaimedMessage(NamedTuple):
@@ -145,7 +145,7 @@ async def close(page: PageContext) -> Response:
 
 async def _change(page: PageContext, verb: str, *, needs_number: bool, done: str, **fields: Any) -> Response:
     if not page.is_confirmed:
-        return await _confirm(page, verb, page.form, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await _confirm(page, verb, page.form, problem=_NOT_CONFIRMED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     fields["source"] = page.form.get("source", "")
     if needs_number:
         number = _number(page.form)
@@ -199,12 +199,12 @@ async def _confirm(
 async def _messages(page: PageContext, source: str, number: int) -> tuple[list[ClaimedMessage], str]:
     """Return the first messages of a claim, or why there are none."""
     try:
-        found = await page.api(
+        reply = await page.api(
             "GET", f"/v1/claims/{quote(page.queue, safe='/@')}/read", query={"source": source, "number": number}
         )
     except ApiError as error:
         return [], error.message
-    rows = found["messages"][:_MESSAGES_MAX]
+    rows = reply["messages"][:_MESSAGES_MAX]
     return [ClaimedMessage(row["id"], row["body"][:_BODY_CHARACTERS_MAX], row["receive_count"]) for row in rows], ""
 
 

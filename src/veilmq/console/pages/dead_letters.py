@@ -10,7 +10,7 @@ from veilmq.console.queue_queries import arn_of, dead_letter_sources, show_queue
 from veilmq.console.rendering import path_of
 from veilmq.core.limits import SQS_MOVES_PER_S
 
-_RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", empty="as fast as it goes")
+_RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages per second", empty="no limit")
 
 
 async def show(page: PageContext) -> Response:

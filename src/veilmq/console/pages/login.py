@@ -7,7 +7,7 @@ from starlette.responses import Response
 from veilmq.console.page_context import HOME, SIGN_IN, PageContext, PageRoute
 from veilmq.console.sign_ins import SignInsPaused
 
-_WRONG = "There is no key with this id and secret, or it has expired. Use a key of the server's credentials file."
+_WRONG = "The key id or secret is wrong, or the key has expired. Use a key of the server's credentials file."
 
 
 async def show(page: PageContext) -> Response:

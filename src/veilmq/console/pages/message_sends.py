@@ -20,7 +20,7 @@ from veilmq.core.limits import (
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import AttributeValue, read_attributes
 
-_DELAY = Number(allowed=SQS_DELAY_S, unit=SECONDS, empty="the queue's own delay")
+_DELAY = Number(allowed=SQS_DELAY_S, unit=SECONDS, empty="the queue's delay")
 _FIELDS = (  # part of an error of SQS, and the field that it is about; the first match counts
     ("MessageDeduplicationId", "deduplication_id"),
     ("ContentBasedDeduplication", "deduplication_id"),
@@ -30,15 +30,15 @@ _FIELDS = (  # part of an error of SQS, and the field that it is about; the firs
     ("message body", "body"),
     ("Message must be shorter", "body"),
 )
-_NO_GROUP = "A message of a FIFO queue needs a group."
+_NO_GROUP = "Messages of FIFO queues require a group."
 
 TYPES = ("String", "Number", "Binary")
 HINT = (
-    f"Up to {SQS_MESSAGE_ATTRIBUTES_MAX}. A row without a name does not count. A type may have a suffix after a "
-    "period, as in Number.float. Binary values in base64."
+    f"Up to {SQS_MESSAGE_ATTRIBUTES_MAX}. Rows without a name are ignored. A type may have a suffix after a "
+    "period, such as Number.float. Binary values are base64-encoded."
 )
 
-_NO_BASE64 = "A value of type Binary is written in base64, and this is none."
+_NO_BASE64 = "This is not valid base64, which the type Binary requires."
 
 
 class AttributeRow(NamedTuple):
@@ -71,7 +71,7 @@ def _row(form: Mapping[str, str], number: int) -> AttributeRow:
 
 def _problem(row: AttributeRow, names: list[str]) -> str:
     if not row.name:
-        return "Give it a name, or empty the value." if row.value else ""
+        return "Enter a name or delete the value." if row.value else ""
     if names.count(row.name) > 1:
         return "Another row has this name; keep one of them."
     try:
@@ -121,7 +121,7 @@ async def send(page: PageContext) -> Response:
 def _message(filled: SubmittedForm, rows: list[AttributeRow]) -> dict[str, Any]:
     body = filled.lines("body")
     if not body:
-        filled.problems["body"] = "A message has a body, be it a space."
+        filled.problems["body"] = "The body must not be empty."
     problem_free = [row for row in rows if not row.problem]
     fields = {
         "MessageBody": body,

@@ -42,16 +42,16 @@ OUTCOMES: dict[str, str] = {
     "released": "Released",
     "deleted": "Deleted",
     "moved": "Moved",
-    "duplicate": "Deleted here, as the other queue has had it already",
-    "wall": f"Not extended, as it would be held for more than {LEASE_S_MAX:,} seconds since its receive",
-    "long": "Not moved, as it is too long for the other queue",
-    "held": "Not moved, as an earlier message of its group was not",
-    "expired": "Nothing was done, as its timeout had ended meanwhile",
-    "superseded": "Nothing was done, as it was received again meanwhile",
-    "earlier": "Done, although it was received again meanwhile",
-    "ended": "Nothing was done, as its timeout had ended or it was received again meanwhile",
-    "gone": "Nothing was done, as it is no longer in the queue",
-    "invalid": "Nothing was done, as the receipt is not one of this queue",
+    "duplicate": "Deleted here: already in the other queue",
+    "wall": f"Not extended: the lease would last more than {LEASE_S_MAX:,} seconds since the receive",
+    "long": "Not moved: too long for the other queue",
+    "held": "Not moved: an earlier message of the group was not moved",
+    "expired": "Not changed: the timeout has ended",
+    "superseded": "Not changed: received again meanwhile",
+    "earlier": "Done, although received again meanwhile",
+    "ended": "Not changed: the timeout has ended, or received again meanwhile",
+    "gone": "Not changed: no longer in the queue",
+    "invalid": "Not changed: the receipt is not of this queue",
 }
 """The outcomes of a message, as texts followed by a count of messages."""
 
@@ -129,10 +129,10 @@ async def _each(
     """Return the outcome of each message: batch actions return more detail than single ones."""
     outcomes: list[str] = []
     for batch in _batches(receipts):
-        entries = [{"Id": str(place), "ReceiptHandle": receipt, **fields} for place, receipt in enumerate(batch)]
-        answer = await page.sqs(action, {"QueueUrl": page.queue_url, "Entries": entries})
-        outcomes += [entry.get("VeilmqReceipt", done) for entry in answer.get("Successful", ())]
-        outcomes += [_outcome(failed["Code"], failed["Message"], 503) for failed in answer.get("Failed", ())]
+        entries = [{"Id": str(index), "ReceiptHandle": receipt, **fields} for index, receipt in enumerate(batch)]
+        reply = await page.sqs(action, {"QueueUrl": page.queue_url, "Entries": entries})
+        outcomes += [entry.get("VeilmqReceipt", done) for entry in reply.get("Successful", ())]
+        outcomes += [_outcome(failed["Code"], failed["Message"], 503) for failed in reply.get("Failed", ())]
     return outcomes
 
 
@@ -144,15 +144,15 @@ def _outcome(code: str, message: str, status: int) -> str:
 
 
 _COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages")
-_TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, empty="the queue's own visibility timeout")
+_TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, empty="the queue's visibility timeout")
 _EXTENSION = Number(
     allowed=Range(minimum=1, maximum=VISIBILITY_TIMEOUT_S.maximum, default=VISIBILITY_TIMEOUT_S.default),
     unit=SECONDS,
 )
 _CHOSEN = "chosen."
 _RECEIPT = "receipt."
-_NONE_CHOSEN = "Select messages first."
-_UNCONFIRMED = "Others hold some of these: confirm that you want to act on them."
+_NONE_SELECTED = "Select messages first."
+_NOT_CONFIRMED = "Some of these are held by others: confirm that you want to act on them."
 _NO_ACTION = "Choose an action."
 
 
@@ -185,19 +185,19 @@ async def _receive(page: PageContext) -> Response:
     if not messages:
         return page.redirect(_address(page, view), done="nothing-received")
     view = replace(view, state=IN_FLIGHT, whole="", mine=leases_of(messages))
-    came = outcome_counts(["received"] * len(messages))
+    results = outcome_counts(["received"] * len(messages))
     if timeout_s == 0 or await _is_listed(page, view):
-        return page.redirect(_address(page, view, came=came))
-    return await _page(page, view, MessageList(rows_of(messages, view), is_cut=False), came=came)
+        return page.redirect(_address(page, view, results=results))
+    return await _page(page, view, MessageList(rows_of(messages, view), is_cut=False), results=results)
 
 
 async def _is_listed(page: PageContext, view: MessageView) -> bool:
     """Return whether an inspection finds the received messages with receipts; False if it fails."""
     try:
-        found = await list_messages(page, view)
+        listed = await list_messages(page, view)
     except ApiError:
         return False
-    return not (found.missing or found.hides_receipts)
+    return not (listed.missing or listed.hides_receipts)
 
 
 async def _apply(page: PageContext) -> Response:
@@ -205,27 +205,27 @@ async def _apply(page: PageContext) -> Response:
     known = _receipts(page.form)
     chosen = [lease for lease in _chosen(page.form) if lease in known]
     if not chosen:
-        filled.problems["chosen"] = _NONE_CHOSEN
+        filled.problems["chosen"] = _NONE_SELECTED
     if not page.form.get("confirmed") and {*chosen} - {*view.mine}:
-        filled.problems["confirmed"] = _UNCONFIRMED
+        filled.problems["confirmed"] = _NOT_CONFIRMED
     outcomes: list[str] = []
     try:
-        outcomes = await _done(page, filled, [known[lease] for lease in chosen])
+        outcomes = await _run_action(page, filled, [known[lease] for lease in chosen])
     except InvalidField as error:
         filled.problems["target"] = str(error)
     if filled.problems:
         return await _show_errors(page, FormErrors(filled.problems))
     left = view.mine if page.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
-    view, came = replace(view, whole="", mine=left), outcome_counts(outcomes)
+    view, results = replace(view, whole="", mine=left), outcome_counts(outcomes)
     if {*known} - {*chosen}:
         with suppress(ApiError):  # the action is done; the next page shows the error
-            found = await list_messages(page, view, known=known)
-            if found.hides_receipts:  # a redirect would lose the other receipts
-                return await _page(page, view, found, came=came)
-    return page.redirect(_address(page, view, came=came))
+            listed = await list_messages(page, view, known=known)
+            if listed.hides_receipts:  # a redirect would lose the other receipts
+                return await _page(page, view, listed, results=results)
+    return page.redirect(_address(page, view, results=results))
 
 
-async def _done(page: PageContext, filled: SubmittedForm, receipts: Sequence[str]) -> list[str]:
+async def _run_action(page: PageContext, filled: SubmittedForm, receipts: Sequence[str]) -> list[str]:
     """Run the chosen action if the form is valid; raises ``InvalidField`` for an invalid target."""
     action = filled.text("do")
     timeout_s = filled.number("seconds", _EXTENSION) if action == "extend" else 0
@@ -249,8 +249,8 @@ def _chosen(form: Mapping[str, str]) -> list[str]:
     return [name.removeprefix(_CHOSEN) for name in form if name.startswith(_CHOSEN)][: max(COUNTS)]
 
 
-def _address(page: PageContext, view: MessageView, *, came: str = "") -> str:
-    query = "&".join(part for part in (view.query, f"came={came}" if came else "") if part)
+def _address(page: PageContext, view: MessageView, *, results: str = "") -> str:
+    query = "&".join(part for part in (view.query, f"results={results}" if results else "") if part)
     return f"{path_of(page.queue)}/messages" + (f"?{query}" if query else "")
 
 
@@ -260,12 +260,17 @@ async def _show_errors(page: PageContext, errors: FormErrors) -> Response:
 
 
 async def _page(
-    page: PageContext, view: MessageView, found: MessageList, *, errors: FormErrors = NO_ERRORS, came: str | None = None
+    page: PageContext,
+    view: MessageView,
+    listed: MessageList,
+    *,
+    errors: FormErrors = NO_ERRORS,
+    results: str | None = None,
 ) -> Response:
     try:
         shown = await show_queue_if_allowed(page)
     except ApiError:
-        if came is None:
+        if results is None:
             raise
         shown = None  # still report what was done
     return page.render(
@@ -275,8 +280,8 @@ async def _page(
         shown=shown,
         in_all=None if shown is None else _in_all(shown, view),
         view=view,
-        found=found,
-        came=list(outcome_sentences(page.query.get("came", "") if came is None else came)),
+        listed=listed,
+        results=list(outcome_sentences(page.query.get("results", "") if results is None else results)),
         states=STATES,
         counts=COUNTS,
         bodies=BODIES,

@@ -43,9 +43,11 @@ async def _dead_letter_queues(page: PageContext) -> tuple[list[str], bool]:
     named: set[str] = set()
     for first in range(0, _QUEUES_MAX, _PAGE_QUEUES):
         query = {"first": first, "count": _PAGE_QUEUES}
-        found = await page.api("GET", f"/v1/queues/{page.account}", query=query)
-        named |= {each["dead_letter_queue"].rpartition("/")[2] for each in found["queues"] if each["dead_letter_queue"]}
-        if first + _PAGE_QUEUES >= found["in_all"]:
+        browsed = await page.api("GET", f"/v1/queues/{page.account}", query=query)
+        named |= {
+            each["dead_letter_queue"].rpartition("/")[2] for each in browsed["queues"] if each["dead_letter_queue"]
+        }
+        if first + _PAGE_QUEUES >= browsed["in_all"]:
             return sorted(named), False
     return sorted(named), True
 

@@ -74,7 +74,7 @@ def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
     ]
 
 
-_UNTYPED = "This is not the queue's name, so nothing was deleted. Type it as it is written above."
+_NOT_CONFIRMED = "This is not the queue's name, so nothing was deleted. Type it as shown above."
 
 
 async def show_purge(page: PageContext) -> Response:
@@ -101,7 +101,7 @@ async def delete(page: PageContext) -> Response:
 
 async def _confirmed(page: PageContext, template: str, action: str, after: Callable[[], Response]) -> Response:
     if not page.is_confirmed:
-        return await _confirm(page, template, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await _confirm(page, template, problem=_NOT_CONFIRMED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     try:
         await page.sqs(action, {"QueueUrl": page.queue_url})
     except ApiError as error:

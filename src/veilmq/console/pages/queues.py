@@ -16,19 +16,19 @@ from veilmq.core.commands import BrowsedQueues
 async def show(page: PageContext) -> Response:
     """Show queues of the account; for htmx, during typing, only their table."""
     listing = Listing.of(page.query)
-    found = await _browse(page, listing)
-    pages = max(ceil(found.in_all / listing.size), 1)
+    browsed = await _browse(page, listing)
+    pages = max(ceil(browsed.in_all / listing.size), 1)
     if listing.page > pages:
         listing = listing._replace(page=pages)
-        found = await _browse(page, listing)
+        browsed = await _browse(page, listing)
     return page.render(
         "parts/queue_table.html" if page.is_partial else "queues.html",
         listing=listing,
         columns=COLUMNS,
         sizes=SIZES,
-        found=found,
-        figures={queue.name: figures(queue, page.now_ms) for queue in found.queues},
-        sparklines={queue.name: sparkline(queue.history) for queue in found.queues},
+        browsed=browsed,
+        figures={queue.name: figures(queue, page.now_ms) for queue in browsed.queues},
+        sparklines={queue.name: sparkline(queue.history) for queue in browsed.queues},
         pages=pages,
         endpoint=page.endpoint,
     )

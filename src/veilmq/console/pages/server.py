@@ -24,7 +24,7 @@ async def show_settings(page: PageContext) -> Response:
     if not page.is_operator:
         return page.render("operators_only.html", status=HTTPStatus.FORBIDDEN, title="Settings")
     settings = page.ports.settings
-    return page.render("settings.html", settings=settings, given=sum(not each.is_default for each in settings))
+    return page.render("settings.html", settings=settings, changed=sum(not each.is_default for each in settings))
 
 
 PAGES = (PageRoute("/console/settings", show_settings), PageRoute("/console/health", show_health))
