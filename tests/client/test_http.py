@@ -129,9 +129,7 @@ def test_entries_of_a_batch_succeed_or_fail_alone(client: QueueClient) -> None:
     assert (status.visible, status.in_flight, status.delayed) == (0, 0, 0)
 
 
-def test_a_change_by_a_receipt_that_others_have_outdated_is_an_error(
-    server: RunningServer, client: QueueClient
-) -> None:
+def test_a_change_with_a_superseded_receipt_is_an_error(server: RunningServer, client: QueueClient) -> None:
     """SQS reports a success; veilmq reports that nothing was changed."""
     client.send("orders", "hello")
     (early,) = client.receive("orders", timeout_s=1)

@@ -46,7 +46,7 @@ MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)
 PRIORITY = Range(minimum=1, maximum=16, default=8)
 LEASE_S_MAX = 43_200
 VISIBILITY_RULES_BYTES_MAX = 65_536
-RECEIVES_PER_S = Range(minimum=0, maximum=1_000_000, default=0)  # of one queue; 0 for no limit
+RECEIVES_PER_S = Range(minimum=0, maximum=1_000_000, default=0)  # per queue; 0 for no limit
 IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)
 FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)
 DEDUPLICATION_S = 300
@@ -57,31 +57,31 @@ FAIR_SILENCE_S = 300
 FAIR_RECENT_S = 60  # half-life of recent processing time
 CLAIM_HOLD_S = Range(minimum=60, maximum=1_209_600, default=3_600)
 CLAIM_LEASE_S = Range(minimum=5, maximum=3_600, default=60)
-CLAIMED = Range(minimum=1, maximum=1_000_000_000, default=10_000_000)  # messages claimed of one queue
-CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # of one claim
+CLAIMED = Range(minimum=1, maximum=1_000_000_000, default=10_000_000)  # claimed messages per queue
+CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # per claim
 CLAIM_SHARD_MESSAGES = 25_000
-STORED_BYTES_MAX = 1_114_112  # of the longest stored message, with names and groups
-CLAIM_BYTES = Range(minimum=2_097_152, maximum=1 << 40, default=1 << 40)  # of one claim
+STORED_BYTES_MAX = 1_114_112  # the longest stored message, with names and groups
+CLAIM_BYTES = Range(minimum=2_097_152, maximum=1 << 40, default=1 << 40)  # per claim
 CLAIM_PAGE_MESSAGES = 2_000
 CLAIM_SHARDS_MAX = 1_024
 CLAIM_PAGE_BYTES = 4 * 1_048_576
 CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer if it returns or takes them one by one
-SOURCE_SILENCE_S = 1_209_600  # then a source without open claims is deleted
+SOURCE_SILENCE_S = 1_209_600  # after which a source without open claims is deleted
 SOURCES_LISTED_MAX = 1_000
 CLAIM_READ_BYTES = 4 * 1_048_576  # a reply with messages of a claim ends with the page that reaches it
-INSPECT_MESSAGES = Range(minimum=1, maximum=100, default=10)  # of one reply
-INSPECT_LEASES = Range(minimum=1, maximum=1_000, default=100)  # of one reply
+INSPECT_MESSAGES = Range(minimum=1, maximum=100, default=10)  # per reply
+INSPECT_LEASES = Range(minimum=1, maximum=1_000, default=100)  # per reply
 INSPECT_ALSO_MAX = 200  # leases selected by position
 INSPECT_BYTES = 4 * 1_048_576  # a reply ends with the message that reaches it
 INSPECT_READ_BYTES = 8 * 1_048_576  # bytes read for a reply with truncated bodies
-INSPECTED_MAX = 1_000  # messages or leases of one command
+INSPECTED_MAX = 1_000  # messages or leases per command
 INSPECT_SCANNED_MAX = 100_000  # messages of other states that a command skips: 10 to 100 ms
-BROWSED_QUEUES_MAX = 200  # of one page
-STAGE_MESSAGES_MAX = 5_000  # of one call
-STAGE_BYTES_MAX = 4 * 1_048_576  # of the messages of one call
-PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages of one publication
-PUBLISH_ATTEMPTS_MAX = 1_000  # of one call
-WRITER_SILENCE_S = 1_209_600  # then a writer and its staged messages are deleted
+BROWSED_QUEUES_MAX = 200  # per page
+STAGE_MESSAGES_MAX = 5_000  # per call
+STAGE_BYTES_MAX = 4 * 1_048_576  # all messages of one call
+PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages per second of one publication
+PUBLISH_ATTEMPTS_MAX = 1_000  # per call
+WRITER_SILENCE_S = 1_209_600  # after which a writer and its staged messages are deleted
 WRITERS_LISTED_MAX = 1_000
 PURGE_PAUSE_S = 60
 QUEUE_NAME_PAUSE_S = 60
@@ -114,13 +114,13 @@ SQS_POLICY_BYTES_MAX = 8_192
 SQS_POLICY_STATEMENTS_MAX = 20
 SQS_POLICY_PRINCIPALS_MAX = 50
 SQS_POLICY_CONDITIONS_MAX = 10
-SQS_POLICY_ACTIONS_MAX = 7  # of a statement
+SQS_POLICY_ACTIONS_MAX = 7  # per statement
 SQS_POLICY_LABEL_CHARACTERS_MAX = 80
 SQS_PRESIGNED_S = Range(minimum=1, maximum=604_800, default=3_600)
-SIGNATURE_SKEW_S = 900  # between the date of a signature and the server's clock, either way
+SIGNATURE_SKEW_S = 900  # difference between the date of a signature and the server's clock
 JSON_LARGE_BODY_BYTES = 65_536  # the values of a larger body are counted before it is decoded
 JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map in a large body; valid ones have some 1,500
-QUERY_PARAMETERS_MAX = 1_024  # of a request in the Query protocol; the widest valid batch has about 500
+QUERY_PARAMETERS_MAX = 1_024  # per request in the Query protocol; the widest valid batch has about 500
 QUERY_DEPTH_MAX = 8  # parts of a parameter name; valid names have at most seven
 
 # Alibaba Cloud SMQ (API version 2015-06-06).
@@ -141,18 +141,18 @@ SMQ_PROPERTY_NAME_CHARACTERS_MAX = 256
 SMQ_PROPERTY_VALUE_CHARACTERS_MAX = 4_096
 SMQ_TOPIC_NAME_CHARACTERS_MAX = 255
 SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX = 255
-SMQ_SUBSCRIPTIONS_MAX = 100  # of a topic
+SMQ_SUBSCRIPTIONS_MAX = 100  # per topic
 SMQ_TAG_CHARACTERS_MAX = 16
 SMQ_TOPIC_RETENTION_S = 86_400
 SMQ_XML_DEPTH_MAX = 8  # nested elements; valid requests have at most five
-SMQ_XML_ELEMENTS_MAX = 8_192  # of a request; the widest valid batch has about 6,600
-SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # of an element's name, and of its attributes together
+SMQ_XML_ELEMENTS_MAX = 8_192  # per request; the widest valid batch has about 6,600
+SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # the name of an element; its attributes together
 
 # The HTTP server.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576  # JSON with every character escaped is six times as long as its message
 HTTP_LARGE_BODY_BYTES = 65_536  # a longer body reserves its bytes in the budget before it is read
-HTTP_BODY_STEP_BYTES = 1_048_576  # that a chunked body reserves at a time
-HTTP_BODY_WAIT_S_MAX = 5  # for room in the budget, then 503
+HTTP_BODY_STEP_BYTES = 1_048_576  # the part that a chunked body reserves at a time
+HTTP_BODY_WAIT_S_MAX = 5  # waiting for room in the budget, then 503
 HTTP_BYTES = Range(minimum=67_108_864, maximum=2**40, default=134_217_728)  # bodies and unread replies together
 HTTP_HEAD_BYTES_MAX = 32_768
 HTTP_HEADERS_MAX = 100
@@ -174,8 +174,8 @@ MOVE_SLICE_BYTES = 1_048_576
 FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
 
 # The pipeline.
-ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # between compactions; 0 for never
+ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # from one compaction to the next; 0 for never
 ARCHIVE_EXPIRE_DAYS = Range(minimum=0, maximum=36_500, default=0)  # after the day of sending; 0 for never
 ARCHIVE_KEEP_H = Range(minimum=1, maximum=8_760, default=168)  # until unreferenced files are deleted
 REPLAY_BATCH_MESSAGES = Range(minimum=1, maximum=1_000_000, default=50_000)  # sent in one transaction
-TUNE_MAP_TASKS = Range(minimum=1, maximum=10_000, default=64)  # that read the event log, regardless of its length
+TUNE_MAP_TASKS = Range(minimum=1, maximum=10_000, default=64)  # whatever the length of the event log

@@ -53,15 +53,15 @@ def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
     route = ROUTES.get(key)
     if route is None:
         raise SqsError(api.UNKNOWN_ROUTE, _NO_ROUTE)
-    addressed = api.resolve_account(request, context)
-    if route.of_account and account_of(addressed.account) != account_of(context.account):
+    resolved = api.resolve_account(request, context)
+    if route.of_account and account_of(resolved.account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"A caller can see only its own account, which is {context.account}.")
     fields = None
     if route.query is not None:
-        fields = api.from_query(addressed.query, route.query)
+        fields = api.from_query(resolved.query, route.query)
     elif route.body is not None:
-        fields = api.from_json(addressed.body, route.body)
-    return route.plan(addressed, fields, context)
+        fields = api.from_json(resolved.body, route.body)
+    return route.plan(resolved, fields, context)
 
 
 # The OpenAPI description of the API on the admin port (OpenAPI Specification 3.1.1;
@@ -167,14 +167,14 @@ def openapi_document() -> bytes:
     for name, action in ACTIONS.items():
         paths[f"/api/sqs/{name}"] = {"post": _of_action(name, action, schemas)}
     licence = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
-    made: Document = {
+    openapi: Document = {
         "openapi": "3.1.0",
         "info": {"title": "veilmq", "version": "1", "description": _DESCRIPTION, "license": licence},
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {"schemas": components | _ERRORS, "parameters": _PATH_PARAMETERS, "securitySchemes": _SCHEMES},
     }
-    return msgspec.json.encode(_in_json_schema(made))
+    return msgspec.json.encode(_in_json_schema(openapi))
 
 
 def admin_path(route: Route) -> str:

@@ -188,12 +188,12 @@ CORE_ROWS: list[tuple[core.VeilmqError, Code, str]] = [
 ]
 
 
-@pytest.mark.parametrize("told", CORE_ROWS, ids=lambda told: type(told[0]).__name__)
-def test_errors_of_core_have_their_codes(told: tuple[core.VeilmqError, Code, str]) -> None:
-    error, code, text = told
-    answer = from_core(error)
-    assert answer.code is code
-    assert text in answer.message == str(answer)
+@pytest.mark.parametrize("row", CORE_ROWS, ids=lambda row: type(row[0]).__name__)
+def test_errors_of_core_have_their_codes(row: tuple[core.VeilmqError, Code, str]) -> None:
+    error, code, text = row
+    smq_error = from_core(error)
+    assert smq_error.code is code
+    assert text in smq_error.message == str(smq_error)
 
 
 def test_every_error_of_core_is_tested() -> None:

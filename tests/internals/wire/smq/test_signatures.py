@@ -138,9 +138,9 @@ def fits_v2(
 def test_vectors_of_the_reference_v2(
     secret: str, method: str, headers: dict[str, str], date: str, target: str, signature: str
 ) -> None:
-    asked = {"method": method, "headers": headers, "dates": (date,), "secret": secret}
-    assert fits_v2(signature, target=target, **asked)  # type: ignore[arg-type]
-    assert not fits_v2(signature, target=target + "x", **asked)  # type: ignore[arg-type]
+    arguments = {"method": method, "headers": headers, "dates": (date,), "secret": secret}
+    assert fits_v2(signature, target=target, **arguments)  # type: ignore[arg-type]
+    assert not fits_v2(signature, target=target + "x", **arguments)  # type: ignore[arg-type]
 
 
 TARGETS = [
@@ -292,10 +292,10 @@ def sign(
 def test_vectors_of_the_reference_v4(
     secret: str, method: str, target: str, headers: dict[str, str], time: str, region: str, signature: str
 ) -> None:
-    asked = {"method": method, "headers": headers, "time": time, "secret": secret}
-    assert fits_v4(signature, target=target, region=region, **asked)  # type: ignore[arg-type]
-    assert not fits_v4(signature, target=target + "x", region=region, **asked)  # type: ignore[arg-type]
-    assert not fits_v4(signature, target=target, region="elsewhere", **asked)  # type: ignore[arg-type]
+    arguments = {"method": method, "headers": headers, "time": time, "secret": secret}
+    assert fits_v4(signature, target=target, region=region, **arguments)  # type: ignore[arg-type]
+    assert not fits_v4(signature, target=target + "x", region=region, **arguments)  # type: ignore[arg-type]
+    assert not fits_v4(signature, target=target, region="elsewhere", **arguments)  # type: ignore[arg-type]
 
 
 def test_the_private_variant_differs() -> None:

@@ -102,7 +102,7 @@ def send(attributes: dict[str, Any], **members: Any) -> NewMessage:
     return command.messages[0]
 
 
-def refused(attributes: dict[str, Any]) -> str:
+def error_message(attributes: dict[str, Any]) -> str:
     """Return the message of the InvalidParameterValue of a send with ``attributes``."""
     error = error_of("SendMessage", MessageBody="hello", MessageAttributes=attributes)
     assert error.code is errors.INVALID_PARAMETER_VALUE
@@ -118,7 +118,7 @@ def test_valid_attribute_names(name: str) -> None:
     "name", ["", ".a", "a.", "a..b", "a b", "€", "a\n", "AWS.a", "aws.a", "Amazon.a", "aMAZON.x", "a" * 257, "a:b"]
 )
 def test_invalid_attribute_names(name: str) -> None:
-    assert "attribute name" in refused({name: TEXT})
+    assert "attribute name" in error_message({name: TEXT})
 
 
 @pytest.mark.parametrize(("value", "text"), [
@@ -136,7 +136,7 @@ def test_invalid_attribute_names(name: str) -> None:
     ({"DataType": "Number", "StringValue": "x"}, "Can't cast the value of message (user) attribute 'a' to a number."),
 ], ids=range(12))  # fmt: skip
 def test_invalid_attribute_values(value: dict[str, str], text: str) -> None:
-    assert text in refused({"a": value})
+    assert text in error_message({"a": value})
 
 
 NUMBER_TEXTS = {
@@ -156,17 +156,17 @@ def test_number_attributes(text: str, good: bool) -> None:
     if good:
         assert decode_properties(send(attributes).properties).attributes["a"].text == text
     else:
-        assert "'a'" in refused(attributes)
+        assert "'a'" in error_message(attributes)
 
 
 def test_a_long_number_is_checked_in_linear_time() -> None:
     """A million digits and a letter once blocked the server for hours."""
-    assert "'a'" in refused({"a": {"DataType": "Number", "StringValue": "1" * 1_000_000 + "x"}})
+    assert "'a'" in error_message({"a": {"DataType": "Number", "StringValue": "1" * 1_000_000 + "x"}})
 
 
 def test_a_message_has_at_most_ten_attributes() -> None:
     assert len(decode_properties(send({f"a{i}": TEXT for i in range(10)}).properties).attributes) == 10
-    text = refused({f"a{i}": TEXT for i in range(11)})
+    text = error_message({f"a{i}": TEXT for i in range(11)})
     assert text == "Number of message attributes [11] exceeds the allowed maximum [10]."
 
 

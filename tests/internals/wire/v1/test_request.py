@@ -59,12 +59,12 @@ def invalid_claim_request(verb: str, **fields: Any) -> str:
 ID = bytes.fromhex("0190a1b2c3d44e5f8a9b0123456789ab")
 
 
-def message(body: str = "hello", *, sequence: int | None = None, **carried: Any) -> ClaimedMessage:
-    """Return a message with `body` and `Properties(**carried)`."""
+def message(body: str = "hello", *, sequence: int | None = None, **properties: Any) -> ClaimedMessage:
+    """Return a message with `body` and `Properties(**properties)`."""
     return ClaimedMessage(
         id=ID,
         body=body,
-        properties=encode_properties(Properties(**carried)),
+        properties=encode_properties(Properties(**properties)),
         sent_at_ms=1_700_000_000_001,
         received_at_ms=1_700_000_000_999,
         receive_count=2,
@@ -268,11 +268,11 @@ READ = limits.INSPECT_READ_BYTES
 
 def inspected(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessage:
     """Return a message in flight."""
-    carried = Properties(attributes=MIXED, system={"SenderId": Attribute("String", "me")}, group="g", dedup_id="d")
+    properties = Properties(attributes=MIXED, system={"SenderId": Attribute("String", "me")}, group="g", dedup_id="d")
     fields: dict[str, Any] = {
         "id": message_id,
         "body": body,
-        "properties": encode_properties(carried),
+        "properties": encode_properties(properties),
         "sent_at_ms": 1,
         "receive_count": 2,
         "state": MessageState.IN_FLIGHT,
@@ -309,13 +309,13 @@ def test_invalid_parameters_are_refused(target: str, place: str) -> None:
 def test_a_list_of_messages_is_limited_by_size() -> None:
     """It ends with the message that reaches the limit; properties count, truncated parts of bodies do not."""
     long = "x" * (limits.INSPECT_BYTES // 2)
-    answer = decoded_reply(MESSAGES, [inspected(long), inspected(long), inspected("left out")])
-    assert (len(answer["messages"]), answer["is_cut"]) == (2, True)
-    carried = encode_properties(Properties(attributes={"a": Attribute("String", "ü" * limits.INSPECT_BYTES)}))
-    answer = decoded_reply(MESSAGES, [inspected(properties=carried), inspected()])
-    assert (len(answer["messages"]), answer["is_cut"]) == (1, True)
-    answer = decoded_reply(f"{MESSAGES}?body_characters_max=10", [inspected(long), inspected(long), inspected(long)])
-    assert (len(answer["messages"]), answer["is_cut"]) == (3, False)
+    reply = decoded_reply(MESSAGES, [inspected(long), inspected(long), inspected("left out")])
+    assert (len(reply["messages"]), reply["is_cut"]) == (2, True)
+    properties = encode_properties(Properties(attributes={"a": Attribute("String", "ü" * limits.INSPECT_BYTES)}))
+    reply = decoded_reply(MESSAGES, [inspected(properties=properties), inspected()])
+    assert (len(reply["messages"]), reply["is_cut"]) == (1, True)
+    reply = decoded_reply(f"{MESSAGES}?body_characters_max=10", [inspected(long), inspected(long), inspected(long)])
+    assert (len(reply["messages"]), reply["is_cut"]) == (3, False)
 
 
 def test_a_list_limited_by_the_engine_is_cut() -> None:
