@@ -35,8 +35,8 @@ class Outcome:
     err: str
 
     def fails(self, code: int, *words: str) -> None:
-        """Assert the exit code, an empty output, and that the error contains these words."""
-        assert (self.code, self.out) == (code, ""), self.err
+        """Assert the exit code, an empty output, and that the error is one line with these words."""
+        assert (self.code, self.out, self.err.count("\n")) == (code, "", 1), self.err
         for each in words:
             assert each in self.err
 

@@ -37,10 +37,10 @@ def test_the_process_prints_help() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_prints_help(name: str, veilmq: Veilmq) -> None:
-    answer = veilmq(*name.split(), "--help")
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith(f"Usage: veilmq {name}")
-    marks = re.findall("^│ ([* ])  --", answer.out, re.MULTILINE)
+    result = veilmq(*name.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: veilmq {name}")
+    marks = re.findall("^│ ([* ])  --", result.out, re.MULTILINE)
     assert marks == sorted(marks, reverse=True), "an option that is required is behind others"
 
 
@@ -91,19 +91,17 @@ WRONG: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("command", "words"), WRONG, ids=[command for command, _ in WRONG])
 def test_a_wrong_command_is_a_usage_error(command: str, words: str, veilmq: Veilmq) -> None:
     """The exit code is 2 and the error is one line; no file is opened and no request sent."""
-    answer = veilmq(*command.split())
-    answer.fails(2, words)
-    assert answer.err.startswith("veilmq: ")
-    assert answer.err.count("\n") == 1
+    result = veilmq(*command.split())
+    result.fails(2, words)
+    assert result.err.startswith("veilmq: ")
     assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["send", "q"], ["serve", "--data"]], ids=["text", "path"])
 def test_an_argument_that_is_not_text_is_a_usage_error(arguments: list[str], veilmq: Veilmq) -> None:
-    answer = veilmq(*arguments, b"\xff".decode(errors="surrogateescape"))  # how Python decodes such bytes
-    answer.fails(2, "is not text in the encoding of this locale (")
-    assert answer.err.startswith("veilmq: The argument '")
-    assert answer.err.count("\n") == 1
+    result = veilmq(*arguments, b"\xff".decode(errors="surrogateescape"))  # how Python decodes such bytes
+    result.fails(2, "is not text in the encoding of this locale (")
+    assert result.err.startswith("veilmq: The argument '")
 
 
 def test_arguments_must_be_text_in_the_encoding_of_the_locale() -> None:
@@ -117,9 +115,9 @@ def test_arguments_must_be_text_in_the_encoding_of_the_locale() -> None:
 def test_the_error_of_an_unreachable_server_explains_how_to_start_one(veilmq: Veilmq) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    answer = veilmq("queue", "list", "--endpoint", endpoint)
-    assert (answer.code, answer.out) == (1, "")
-    assert answer.err == (
+    result = veilmq("queue", "list", "--endpoint", endpoint)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
         f"veilmq: No answer from {endpoint}: connection refused. "
         "Start a server with `veilmq serve`, or name another with --endpoint.\n"
     )
@@ -127,9 +125,9 @@ def test_the_error_of_an_unreachable_server_explains_how_to_start_one(veilmq: Ve
 
 def test_a_reply_that_no_queue_server_sends_is_an_error(veilmq: Veilmq) -> None:
     with ScriptedServer(reply(404, b"<html>\nnot here")) as server:
-        answer = veilmq("queue", "list", "--endpoint", server.endpoint)
-    answer.fails(1, "not that of a queue server")
-    assert answer.err.endswith("Name the endpoint of a queue server with --endpoint.\n")
+        result = veilmq("queue", "list", "--endpoint", server.endpoint)
+    result.fails(1, "not that of a queue server")
+    assert result.err.endswith("Name the endpoint of a queue server with --endpoint.\n")
 
 
 def test_the_endpoint_option_overrides_the_variable(
@@ -224,11 +222,9 @@ def test_an_invalid_number_is_refused_with_the_valid_range(
 ) -> None:
     place = argument.names[0]
     for value in values:
-        answer = veilmq(*name.split(), *_line(app, argument, value))
         where = f" for {place}" if place.startswith("--") else ""
-        assert (answer.code, answer.out) == (2, ""), value
-        assert answer.err.startswith(f'veilmq: Invalid value "{value}"{where}. Must be a '), answer.err
-        assert answer.err.count("\n") == 1
+        result = veilmq(*name.split(), *_line(app, argument, value))
+        result.fails(2, f'veilmq: Invalid value "{value}"{where}. Must be a ')
 
 
 def test_the_invalid_numbers_cover_every_type_of_option() -> None:
@@ -255,9 +251,9 @@ def test_the_invalid_numbers_cover_every_type_of_option() -> None:
 )
 def test_an_invalid_port_in_the_url_of_a_database_is_a_usage_error(command: str, url: str, veilmq: Veilmq) -> None:
     """The error names the setting and its source; the driver's own error has neither."""
-    answer = veilmq(command, "--store", url)
-    answer.fails(2, f"veilmq: store = '{url}' (flag --store): must be a URL that begins with postgresql://")
-    assert answer.err.endswith("each port from 1 to 65535\n")
+    result = veilmq(command, "--store", url)
+    result.fails(2, f"veilmq: store = '{url}' (flag --store): must be a URL that begins with postgresql://")
+    assert result.err.endswith("each port from 1 to 65535\n")
 
 
 def test_the_error_of_an_endpoint_names_its_source(veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,28 +307,23 @@ def test_missing_java_is_a_one_line_error(
     veilmq: Veilmq, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    done = veilmq(*command.split())
-    done.fails(1, "Java 17 or newer", "install")
-    assert done.err.count("\n") == 1
+    veilmq(*command.split()).fails(1, "Java 17 or newer", "install")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_route_refuses_a_table_without_queues(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("queue", "options", "code", "error"),
+    [({}, "", 1, "names no queue"), ({"queue": "orders-x"}, "--conf spark.x", 2, "must look like NAME=VALUE")],
+    ids=["a table without queues", "an invalid option"],
+)
+def test_route_with_an_error_creates_no_queues(
+    veilmq: Veilmq, client: HttpQueueClient, queue: dict[str, str], options: str, code: int, error: str
+) -> None:
     client.create_queue("orders")
-    table = tmp_path / "table.json"
-    table.write_text('{"version": 1, "default": 0, "classes": [{"name": "x", "visibility_timeout_s": 1}]}')
-    done = veilmq("pipeline", "route", "orders", "--table", str(table), "--checkpoint", "c", "--create")
-    done.fails(1, "names no queue")
-    assert client.list_queues() == ["orders"]
-
-
-def test_route_with_invalid_options_creates_no_queues(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
-    client.create_queue("orders")
-    classes = [{"name": "x", "visibility_timeout_s": 1, "queue": "orders-x"}]
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps({"version": 1, "default": 0, "classes": classes}))
-    words = ["--table", str(table), "--checkpoint", "c", "--create", "--conf", "spark.x"]
-    veilmq("pipeline", "route", "orders", *words).fails(2, "must look like NAME=VALUE")
+    classes = [{"name": "x", "visibility_timeout_s": 1} | queue]
+    Path("table.json").write_text(json.dumps({"version": 1, "default": 0, "classes": classes}))
+    words = f"pipeline route orders --table table.json --checkpoint c --create {options}"
+    veilmq(*words.split()).fails(code, error)
     assert client.list_queues() == ["orders"]
 
 
@@ -397,8 +388,8 @@ def test_neither_a_command_on_a_store_nor_a_server_imports_a_client(tmp_path: Pa
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_for_a_shell(shell: str, veilmq: Veilmq, tmp_path: Path) -> None:
     script = tmp_path / "completion"
-    answer = veilmq("--install-completion", "--shell", shell, "--output", str(script))
-    assert (answer.code, answer.out) == (0, f"Installed {script}; start a new shell to use it.\n")
+    result = veilmq("--install-completion", "--shell", shell, "--output", str(script))
+    assert (result.code, result.out) == (0, f"Installed {script}; start a new shell to use it.\n")
     text = script.read_text(encoding="utf-8")
     for word in ("cancel-redrive", "visibility-timeout", "peek", "stdin-lines"):
         assert word in text
@@ -424,8 +415,8 @@ def test_completion_is_installed_in_the_folder_of_the_shell(
     assert (syntax.returncode, syntax.stderr) == (0, b"")
     assert str(script) in (tmp_path / ".bashrc").read_text(encoding="utf-8")
     veilmq("--install-completion", "--shell", "bash", "--output", "/dev/null/x").fails(1, "cannot be written")
-    answer = veilmq("--install-completion", "--shell", "zsh", "--output", str(tmp_path / "completion"), "--json")
-    assert (answer.code, json.loads(answer.out)) == (0, {"path": str(tmp_path / "completion")})
+    result = veilmq("--install-completion", "--shell", "zsh", "--output", str(tmp_path / "completion"), "--json")
+    assert (result.code, json.loads(result.out)) == (0, {"path": str(tmp_path / "completion")})
     for name in ("ZSH_VERSION", "BASH_VERSION", "FISH_VERSION", "SHELL", "PSModulePath"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # without ps
@@ -497,9 +488,9 @@ def test_a_profile_names_the_endpoint(
     (profiles.parent / "conftest.py").write_text("import no\nprofile\n", encoding="utf-8")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    answer = veilmq("queue", "list")
-    assert (answer.code, answer.out) == (1 if words.startswith("No answer") else 2, "")
-    assert words in answer.err
+    result = veilmq("queue", "list")
+    assert (result.code, result.out) == (1 if words.startswith("No answer") else 2, "")
+    assert words in result.err
 
 
 def test_a_variable_disables_the_endpoints_of_profiles(

@@ -242,17 +242,17 @@ def test_apply_orders_changes_by_dead_letter_queues(order: str, memory_client: H
 )
 def test_a_refused_file_changes_nothing(text: str, words: str, memory_client: HttpQueueClient, veilmq: Veilmq) -> None:
     memory_client.create_queue("plain")
-    answer = veilmq("apply", declare(text))
-    assert (answer.code, answer.out) == (2 if ".fifo: A name" in words else 1, "")
-    assert words in answer.err
+    result = veilmq("apply", declare(text))
+    assert (result.code, result.out) == (2 if ".fifo: A name" in words else 1, "")
+    assert words in result.err
     assert memory_client.list_queues() == ["plain"]
 
 
 def test_the_endpoint_of_a_subscription_cannot_be_changed(memory_client: HttpQueueClient, veilmq: Veilmq) -> None:
     text = '[queues.a]\n[queues.b]\n[topics.t.subscriptions.s]\nstrategy = "BACKOFF_RETRY"\n'
     assert veilmq("apply", declare(text + 'queue = "a"')).code == 0
-    answer = veilmq("apply", declare(text + 'queue = "b"'))
-    answer.fails(1, "subscription t/s: queue cannot be changed; give the subscription another name, and --prune")
+    result = veilmq("apply", declare(text + 'queue = "b"'))
+    result.fails(1, "subscription t/s: queue cannot be changed; give the subscription another name, and --prune")
     changed = text.replace("BACKOFF", "EXPONENTIAL_DECAY") + 'Endpoint = "acs:mns:x:000000000000:queues/a"'
     lines = veilmq("apply", declare(changed)).out.splitlines()
     assert lines[:2] == ["~ subscription t/s", "    NotifyStrategy: BACKOFF_RETRY -> EXPONENTIAL_DECAY_RETRY"]
@@ -320,9 +320,9 @@ def test_prune_deletes_undeclared_queues_after_confirmation(memory_client: HttpQ
 def test_an_invalid_file_is_a_usage_error(
     text: str, words: str, memory_client: HttpQueueClient, veilmq: Veilmq
 ) -> None:
-    answer = veilmq("apply", declare(text))
-    answer.fails(2, "veilmq: queues.toml: ")
-    assert words.lower() in answer.err.lower()
+    result = veilmq("apply", declare(text))
+    result.fails(2, "veilmq: queues.toml: ")
+    assert words.lower() in result.err.lower()
     assert memory_client.list_queues() == []
 
 
@@ -349,9 +349,9 @@ def test_apply_continues_after_a_connection_error(
     memory_client.create_queue("a")
     veilmq_server.faults.script("TagQueue", faults.REQUEST_DROPPED, times=3)
     file = declare('[queues.b]\n[queues.a]\ntags = { team = "shop" }\n[queues.c]')
-    answer = veilmq("apply", file)
-    assert answer.code == 1
-    assert "at queue a (1 of 3 steps are done)." in answer.err
+    result = veilmq("apply", file)
+    assert result.code == 1
+    assert "at queue a (1 of 3 steps are done)." in result.err
     assert memory_client.list_queues() == ["a", "b"]
     assert veilmq("apply", file).out.endswith(counted(1, 1, 0, 1))
 
@@ -456,7 +456,7 @@ def test_apply_signs_its_requests(veilmq: Veilmq, tmp_path: Path, monkeypatch: p
         wrong = SigningKey(id="AKIDOWNER", secret="wrong", region=REGION)
         with pytest.raises(ClientError, check=lambda error: error.code == "SignatureDoesNotMatch"):
             Topics(Transport(server.endpoint), key=wrong).names()
-        answer = veilmq("apply", declare('[queues.a]\n[topics.t.subscriptions.s]\nurl = "http://127.0.0.1:1/"'))
-        assert answer.code == 1
+        result = veilmq("apply", declare('[queues.a]\n[topics.t.subscriptions.s]\nurl = "http://127.0.0.1:1/"'))
+        assert result.code == 1
         for words in ("subscription t/s: ", "push_allow", "(2 of 3 steps are done.) (EndpointInvalid)"):
-            assert words in answer.err
+            assert words in result.err

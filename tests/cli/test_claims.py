@@ -29,9 +29,9 @@ def claims(server: RunningServer, client: HttpQueueClient) -> Iterator[Claims]:
 
 def test_list_prints_sources_and_claims(server: RunningServer, claims: Claims, veilmq: Veilmq) -> None:
     claims.open("t")
-    answer = veilmq("claims", "list", "jobs")
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out == (
+    result = veilmq("claims", "list", "jobs")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
         "source        s\n"
         "consumer      archive\n"
         "alive         yes\n"
@@ -87,8 +87,8 @@ def test_release_and_close_require_confirmation(command: tuple[str, ...], claims
 
 def test_an_error_has_a_remedy(claims: Claims, veilmq: Veilmq) -> None:
     error = "The queue has no source x; open it first. (SourceNotFound) `veilmq claims list` prints the existing ones."
-    answer = veilmq("claims", "close", "jobs", "x", "--yes")
-    assert (answer.code, answer.out, answer.err) == (1, "", f"veilmq: {error}\n")
+    result = veilmq("claims", "close", "jobs", "x", "--yes")
+    assert (result.code, result.out, result.err) == (1, "", f"veilmq: {error}\n")
     assert veilmq("claims", "release", "jobs", "s", "9", "--yes").code == 1
     assert "UUID" in veilmq("claims", "evict", "jobs", "s", "1", "x").err
 
@@ -115,9 +115,9 @@ def test_flush_prints_the_counts_of_the_export(veilmq: Veilmq, tmp_path: Path) -
 def test_flush_waits_for_the_end_of_an_export(veilmq: Veilmq) -> None:
     counts = b'{"exported": 7, "waiting": 0, "dropped": 1}'
     with ScriptedServer(reply(202, counts), reply(202, counts), reply(200, counts)) as server:
-        answer = veilmq("events", "flush", "--admin-endpoint", server.endpoint)
+        result = veilmq("events", "flush", "--admin-endpoint", server.endpoint)
         assert len(server.requests) == 3
-    answer.prints("Exported 7 events in all; 0 wait, 1 were dropped.\n")
+    result.prints("Exported 7 events in all; 0 wait, 1 were dropped.\n")
 
 
 def test_flush_needs_a_server_that_exports_events(server: RunningServer, veilmq: Veilmq) -> None:

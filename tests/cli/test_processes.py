@@ -118,9 +118,8 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
     ids=["credentials", "tls"],
 )
 def test_a_missing_file_of_a_setting_is_an_error(options: str, file: str, veilmq: Veilmq) -> None:
-    answer = veilmq("serve", "--port", "0", "--admin-port", "0", *options.split())
-    answer.fails(1)
-    assert answer.err == f"veilmq: The {file} cannot be read: No such file or directory.\n"
+    result = veilmq("serve", "--port", "0", "--admin-port", "0", *options.split())
+    result.fails(1, f"veilmq: The {file} cannot be read: No such file or directory.\n")
     assert list(Path().iterdir()) == []
 
 
@@ -141,9 +140,9 @@ def test_sighup_reloads_the_credentials(tmp_path: Path) -> None:
 
 
 def test_server_commands_without_the_server_extra_name_it() -> None:
-    answer = plain_install(["serve", "--memory"], ["doctor", "--data", "."])
-    assert (answer.returncode, answer.stdout) == (1, "")
-    for name, line in zip(("serve", "doctor"), answer.stderr.splitlines(), strict=True):
+    result = plain_install(["serve", "--memory"], ["doctor", "--data", "."])
+    assert (result.returncode, result.stdout) == (1, "")
+    for name, line in zip(("serve", "doctor"), result.stderr.splitlines(), strict=True):
         assert line.startswith(f"veilmq: veilmq {name} needs the module ")
         assert line.endswith("pip install 'veilmq[server]'")
 
@@ -151,9 +150,9 @@ def test_server_commands_without_the_server_extra_name_it() -> None:
 def test_client_commands_need_no_extra(tmp_path: Path) -> None:
     with serving("--port", "0", "--admin-port", "0", "--memory", cwd=tmp_path) as (_, endpoint):
         commands = (["queue", "create", "orders"], ["send", "orders", "hello"], ["receive", "orders"])
-        answer = plain_install(*([*each, "--endpoint", endpoint] for each in commands))
-    assert answer.returncode == 0
-    assert "hello" in answer.stdout
+        result = plain_install(*([*each, "--endpoint", endpoint] for each in commands))
+    assert result.returncode == 0
+    assert "hello" in result.stdout
 
 
 # `veilmq worker`.
@@ -307,8 +306,8 @@ def test_a_worker_without_a_valid_consumer_is_a_usage_error(
     (tmp_path / f"{place.partition(':')[0]}.py").write_text(text, encoding="utf-8")
     monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    answer = veilmq("worker", place)
-    assert (answer.code, error in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
+    result = veilmq("worker", place)
+    assert (result.code, error in re.sub(r"[│\s]+", " ", result.err)) == (2, True)
 
 
 @pytest.mark.parametrize("line", ["open('absent.ini')", "import httptools.absent"])
@@ -379,38 +378,35 @@ def bodies(client: HttpQueueClient, queue: str) -> list[str]:
     return sorted(each.body for each in client.receive(queue, count=10))
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["forward", "plain"])
-def test_forward_by_rules_creates_the_queues(
-    client: HttpQueueClient, veilmq: Veilmq, rules: str, *, plain: bool
+@pytest.mark.parametrize(
+    ("options", "how", "timeouts"),
+    [
+        ("--rules routes.toml", "each message in one transaction", [600, 30]),
+        ("--rules routes.toml --plain", "by sending and deleting", [600, 30]),
+        ("--table routing.json", "each message in one transaction", [900, 20]),
+    ],
+    ids=["rules", "plain", "table"],
+)
+@pytest.mark.usefixtures("rules", "table")
+def test_forward_creates_the_queues(
+    client: HttpQueueClient, veilmq: Veilmq, options: str, how: str, timeouts: list[int]
 ) -> None:
     fill(client)
-    options = ["--plain"] if plain else []
-    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty", *options)
-    assert answer.code == 0
-    assert answer.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
-    how = "by sending and deleting" if plain else "each message in one transaction"
-    assert answer.err == f"rest: created\nvideo: created\nintake: forwarding to rest, video, {how}\n"
+    result = veilmq("forward", "--from", "intake", "--create", "--until-empty", *options.split())
+    assert (result.code, result.out) == (0, "intake: 3 messages forwarded (rest 1, video 2)\n")
+    assert result.err == f"rest: created\nvideo: created\nintake: forwarding to rest, video, {how}\n"
     assert (bodies(client, "video"), bodies(client, "rest")) == (["a", "c"], ["b"])
-    timeouts = [client.show(queue).settings.visibility_timeout_s for queue in ("video", "rest")]
-    assert timeouts == [600, 30]
-
-
-def test_forward_routes_by_a_table(client: HttpQueueClient, veilmq: Veilmq, table: str) -> None:
-    fill(client)
-    answer = veilmq("forward", "--from", "intake", "--table", table, "--create", "--until-empty")
-    assert answer.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
-    assert client.show("video").settings.visibility_timeout_s == 900
-    assert bodies(client, "video") == ["a", "c"]
+    assert [client.show(queue).settings.visibility_timeout_s for queue in ("video", "rest")] == timeouts
 
 
 def test_forward_requires_its_queues_unless_it_creates_them(
     client: HttpQueueClient, veilmq: Veilmq, rules: str
 ) -> None:
-    veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty").fails(1, "QueueDoesNotExist")
+    forward = ("forward", "--from", "intake", "--rules", rules, "--until-empty")
+    veilmq(*forward, "--create").fails(1, "QueueDoesNotExist")
     fill(client)
     client.create_queue("rest")
-    error = "veilmq: There is no queue video; create it first, or use --create.\n"
-    veilmq("forward", "--from", "intake", "--rules", rules, "--until-empty").fails(2, error)
+    veilmq(*forward).fails(2, "veilmq: There is no queue video; create it first, or use --create.\n")
     assert client.show("intake").visible == 3
 
 
@@ -426,9 +422,9 @@ def test_forward_requires_its_queues_unless_it_creates_them(
 )
 def test_invalid_rules_are_a_usage_error(veilmq: Veilmq, rules: str, text: str, error: str) -> None:
     Path(rules).write_bytes(text.encode("latin-1"))
-    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--endpoint", "http://127.0.0.1:1")
-    assert answer.code == 2
-    assert error.lower() in answer.err.lower().replace("utf-8' codec", "utf-8")
+    result = veilmq("forward", "--from", "intake", "--rules", rules, "--endpoint", "http://127.0.0.1:1")
+    assert result.code == 2
+    assert error.lower() in result.err.lower().replace("utf-8' codec", "utf-8")
 
 
 def test_forward_takes_either_rules_or_a_table(veilmq: Veilmq, rules: str, table: str) -> None:
@@ -448,12 +444,9 @@ def test_messages_that_cannot_be_forwarded_stay_in_the_queue(
     client.create_queue("video", {"message_bytes_max": 1_024})
     client.create_queue("rest")
     client.send("intake", "x" * 2_000, attributes={"kind": Attribute("String", "video")})
-    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--until-empty")
-    assert answer.code == 0
-    assert answer.out == (
-        "intake: 3 messages forwarded (rest 1, video 2)\n"
-        "intake: 1 attempts failed, and the messages stayed (MessageTooLong 1)\n"
-    )
+    result = veilmq("forward", "--from", "intake", "--rules", rules, "--until-empty")
+    failed = "1 attempts failed, and the messages stayed (MessageTooLong 1)"
+    assert (result.code, result.out) == (0, f"intake: 3 messages forwarded (rest 1, video 2)\nintake: {failed}\n")
     assert client.show("intake").in_flight == 1
 
 
@@ -465,9 +458,9 @@ def test_forward_sends_and_deletes_at_a_server_without_forwards(
 
     monkeypatch.setattr(Forwards, "forward", refuse)
     fill(client)
-    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty")
-    assert "by sending and deleting" in answer.err
-    assert answer.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
+    result = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty")
+    assert "by sending and deleting" in result.err
+    assert result.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT], ids=lambda sign: sign.name)

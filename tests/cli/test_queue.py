@@ -51,8 +51,8 @@ def test_a_queue_has_its_own_in_flight_limit(client: HttpQueueClient, veilmq: Ve
     client.create_queue("orders", {"in_flight_max": 1_000_000})
     assert "in flight max       1000000" in veilmq("queue", "show", "orders").out.splitlines()
     for wrong in ("0", "1000001", "-1", "x"):
-        answer = veilmq("queue", "set", "orders", f"--in-flight-max={wrong}")
-        answer.fails(2, "Must be a whole number from 1 to 1000000, or ''.")
+        result = veilmq("queue", "set", "orders", f"--in-flight-max={wrong}")
+        result.fails(2, "Must be a whole number from 1 to 1000000, or ''.")
     assert veilmq("queue", "set", "orders", "--in-flight-max", "").out == "Changed orders.\n"
     assert client.show("orders").settings == QueueSettings()
     assert "in flight max" not in veilmq("queue", "show", "orders").out
@@ -65,8 +65,7 @@ def test_visibility_rules_are_read_from_a_file(client: HttpQueueClient, veilmq: 
     rules.write_text(json.dumps(table, indent=2))
     client.create_queue("orders")
     veilmq("queue", "set", "orders", "--visibility-rules", str(rules)).prints("Changed orders.\n")
-    kept = read_table(client.show("orders").settings.visibility_rules)
-    assert kept == read_table(rules.read_bytes())
+    assert read_table(client.show("orders").settings.visibility_rules) == read_table(rules.read_bytes())
     shown = "visibility rules    2 keys of Type; short 5 s, long 900 s"
     assert shown in veilmq("queue", "show", "orders").out.splitlines()
     assert veilmq("queue", "set", "orders", "--visibility-rules", "").out == "Changed orders.\n"
@@ -88,8 +87,8 @@ def test_a_queue_has_its_own_event_log(client: HttpQueueClient, veilmq: Veilmq) 
 
 
 def test_create_and_set_take_the_settings_of_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    answer = veilmq("queue", "create", "a.fifo", "--fifo", "--content-deduplication", "--tag", "team=a", "--tag", "x=")
-    assert answer.code == 0
+    result = veilmq("queue", "create", "a.fifo", "--fifo", "--content-deduplication", "--tag", "team=a", "--tag", "x=")
+    assert result.code == 0
     assert client.show("a.fifo").settings == QueueSettings(fifo=True, content_deduplication=True)
     assert client.tags("a.fifo") == {"team": "a", "x": ""}
     veilmq("queue", "set", "a.fifo", "--deduplication-scope", "group", "--throughput-limit", "group")
@@ -142,8 +141,7 @@ def dead_letters(client: HttpQueueClient) -> None:
 @pytest.mark.usefixtures("dead_letters")
 def test_redrive_moves_dead_letters(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
     assert veilmq("queue", "redrives", "dead").out == ""
-    moving = veilmq("queue", "redrive", "dead", "--rate", "1")
-    moving.prints("Moving the messages of dead to where they came from.\n")
+    veilmq("queue", "redrive", "dead", "--rate", "1").prints("Moving the messages of dead to where they came from.\n")
     (move,) = json.loads(veilmq("queue", "redrives", "dead", "--json").out)
     assert (move["status"], move["moves_per_s_max"], move["messages_to_move"]) == ("running", 1, 3)
     assert "Only one active task" in veilmq("queue", "redrive", "dead").err
@@ -233,10 +231,10 @@ class TestConfirmation:
         self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
     ) -> None:
         terminal(text)
-        answer = veilmq("queue", verb, "orders")
-        assert answer.code == 0
-        assert "orders" in answer.err
-        assert answer.err.endswith("? [y/N] ")
+        result = veilmq("queue", verb, "orders")
+        assert result.code == 0
+        assert "orders" in result.err
+        assert result.err.endswith("? [y/N] ")
         assert client.list_queues() == left
 
     @pytest.mark.parametrize("text", ["n\n", "\n", "\x04"], ids=["n", "enter", "end-of-input"])
@@ -244,9 +242,9 @@ class TestConfirmation:
         self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
     ) -> None:
         terminal(text)
-        answer = veilmq("queue", verb, "orders")
-        assert answer.code == 1
-        assert answer.err.endswith("veilmq: Nothing was done.\n")
+        result = veilmq("queue", verb, "orders")
+        assert result.code == 1
+        assert result.err.endswith("veilmq: Nothing was done.\n")
         assert client.show("orders").visible == 1, left
 
     def test_without_a_terminal_the_yes_option_is_required(
@@ -302,9 +300,9 @@ def test_set_takes_the_settings_of_smq(client: HttpQueueClient, veilmq: Veilmq) 
 @pytest.mark.usefixtures("dead_letters")
 def test_changes_print_one_line_of_json(client: HttpQueueClient, veilmq: Veilmq) -> None:
     def printed(*arguments: str) -> Any:
-        answer = veilmq("queue", *arguments, "--json")
-        assert (answer.code, answer.err, answer.out.count("\n")) == (0, "", 1)
-        return json.loads(answer.out)
+        result = veilmq("queue", *arguments, "--json")
+        assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
+        return json.loads(result.out)
 
     assert printed("set", "jobs", "--delay", "5") == {"queue": "jobs", "changed": {"delay_s": 5}}
     moved = printed("redrive", "dead", "--rate", "1")

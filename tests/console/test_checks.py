@@ -35,13 +35,13 @@ def test_a_server_error_is_a_fault_and_a_client_error_is_not(blank: Page) -> Non
 
 
 def faults(blank: Page, html: str, headers: dict[str, str], *, status: int = 200) -> list[str]:
-    def answer(route: Route) -> None:
+    def fulfill(route: Route) -> None:
         if route.request.url == f"{ORIGIN}/":
             route.fulfill(status=status, body=f"<!doctype html><title>t</title>{html}", headers=headers | HTML)
         else:
             route.fulfill(status=404)
 
-    blank.context.route("**/*", answer)
+    blank.context.route("**/*", fulfill)
     watch = Watch(blank.context, origin=ORIGIN)
     blank.goto(ORIGIN)
     blank.evaluate("0")  # events of the page arrive before the result

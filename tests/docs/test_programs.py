@@ -183,8 +183,7 @@ SNAPSHOT = Snapshot(
 
 def test_the_page_shows_the_output_of_veilmq_top() -> None:
     file = io.StringIO()
-    console = Console(file=file, width=80, color_system=None, legacy_windows=False)
-    console.print(view(SNAPSHOT, width=80))
+    Console(file=file, width=80, color_system=None, legacy_windows=False).print(view(SNAPSHOT, width=80))
     drawn = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
     assert f"```console\n$ veilmq top\n{drawn}\n```" in TEXT, drawn
 

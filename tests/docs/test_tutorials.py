@@ -163,8 +163,7 @@ def test_the_tutorial_of_celery_works(tmp_path: Path) -> None:
         with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as working:
             try:
                 assert working.stderr is not None
-                order = Stage(tmp_path, None, PYTHONPATH=environment["PYTHONPATH"])
-                order.play(tutorial.foreground[0])
+                Stage(tmp_path, None, PYTHONPATH=environment["PYTHONPATH"]).play(tutorial.foreground[0])
                 done = (line.partition("shipped ")[2] for line in working.stderr if "shipped " in line)
                 assert {next(done), next(done)} == {"two chairs\n", "a table\n"}
                 play(stage, tutorial.foreground[1:])

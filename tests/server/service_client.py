@@ -1,4 +1,4 @@
-"""A client of Amazon SQS over a plain socket, in either protocol: what it sends and understands is botocore's."""
+"""A client of SQS on one connection, in either protocol; botocore serializes the Query protocol and parses replies."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _numbers = count()
 
 
 class SqsReply(NamedTuple):
-    """A reply: ``code`` and ``text`` are empty where it is no error; ``kind`` is what JSON calls the error."""
+    """A reply; ``code``, ``text`` and ``kind`` (the name of the error in JSON) are empty without an error."""
 
     status: int
     code: str
@@ -28,7 +28,7 @@ class SqsReply(NamedTuple):
 
 
 class ServiceClient:
-    """One connection that speaks ``protocol``; ``headers`` go with each request."""
+    """A connection; each request has the ``headers``."""
 
     def __init__(self, endpoint: str, protocol: str, *, timeout_s: float = 120) -> None:
         self.protocol = protocol
@@ -44,34 +44,30 @@ class ServiceClient:
 
     def request(self, action: str, **members: Any) -> SqsReply:
         if self.protocol == JSON:
-            status, headers, body = self.send(
-                "POST",
-                "/",
-                json.dumps(members),
-                {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"},
-            )
-            return _json_answer(status, headers, json.loads(body))
+            sent = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+            status, headers, body = self.send("POST", "/", json.dumps(members), sent)
+            return _json_reply(status, headers, json.loads(body))
         return self.request_form(action, query_form(action, members))
 
     def request_form(self, action: str, form: str) -> SqsReply:
-        """Return the answer to a request of the Query protocol with these parameters."""
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        status, heard, body = self.send("POST", "/", f"Action={action}&{form}", headers)
+        """Send a request of the Query protocol with these parameters."""
+        sent = {"Content-Type": "application/x-www-form-urlencoded"}
+        status, headers, body = self.send("POST", "/", f"Action={action}&{form}", sent)
         output = old_model().operation_model(action).output_shape
-        parsed = create_parser("query").parse({"status_code": status, "headers": heard, "body": body}, output)
+        parsed = create_parser("query").parse({"status_code": status, "headers": headers, "body": body}, output)
         parsed.pop("ResponseMetadata")
         error = parsed.pop("Error", {})
-        return SqsReply(status, error.get("Code", ""), error.get("Message", ""), parsed, heard)
+        return SqsReply(status, error.get("Code", ""), error.get("Message", ""), parsed, headers)
 
     def call(self, action: str, **members: Any) -> dict[str, Any]:
-        answer = self.request(action, **members)
-        assert answer.status == 200, answer
-        return answer.body
+        reply = self.request(action, **members)
+        assert reply.status == 200, reply
+        return reply.body
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, **parameters: str) -> tuple[int, str, str]:
         query = f"?{urlencode(parameters)}" if parameters else ""
-        status, heard, body = self.send("GET", path + query, None, headers or {})
-        return status, heard["content-type"], body.decode()
+        status, received, body = self.send("GET", path + query, None, headers or {})
+        return status, received["content-type"], body.decode()
 
     def send(
         self, method: str, target: str, body: str | None, headers: Mapping[str, str]
@@ -81,7 +77,7 @@ class ServiceClient:
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
     def queue(self, **attributes: str) -> str:
-        """Return the URL of a new queue; one with ``FifoQueue`` has a name that ends in .fifo."""
+        """Create a queue; return its URL."""
         name = fresh_name(fifo="FifoQueue" in attributes)
         url: str = self.call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
         return url
@@ -90,14 +86,14 @@ class ServiceClient:
         return self.queue(**{"FifoQueue": "true"} | attributes)
 
     def attributes(self, url: str, *names: str) -> dict[str, str]:
-        """Return these attributes of a queue, all of them without names."""
-        asked = {"QueueUrl": url, "AttributeNames": names or ["All"]}
-        found: dict[str, str] = self.call("GetQueueAttributes", **asked).get("Attributes", {})
+        """Return these attributes of a queue, by default all."""
+        reply = self.call("GetQueueAttributes", QueueUrl=url, AttributeNames=names or ["All"])
+        found: dict[str, str] = reply.get("Attributes", {})
         return found
 
     def receive(self, url: str, **members: Any) -> list[dict[str, Any]]:
-        found = self.call("ReceiveMessage", QueueUrl=url, **{"MaxNumberOfMessages": 10} | members)
-        messages: list[dict[str, Any]] = found.get("Messages", [])
+        reply = self.call("ReceiveMessage", QueueUrl=url, **{"MaxNumberOfMessages": 10} | members)
+        messages: list[dict[str, Any]] = reply.get("Messages", [])
         return messages
 
 
@@ -105,7 +101,7 @@ def fresh_name(*, fifo: bool = False) -> str:
     return f"q{next(_numbers)}{'.fifo' if fifo else ''}"
 
 
-def _json_answer(status: int, headers: dict[str, str], body: dict[str, Any]) -> SqsReply:
+def _json_reply(status: int, headers: dict[str, str], body: dict[str, Any]) -> SqsReply:
     if status == 200:
         return SqsReply(status, "", "", body, headers)
     code, _, fault = headers["x-amzn-query-error"].partition(";")

@@ -43,9 +43,9 @@ def request_v1(server: RunningServer, method: str, rest: str, fields: dict[str, 
 
 
 def post(server: RunningServer, verb: str, **fields: Any) -> Any:
-    status, answer = request_v1(server, "POST", f"/{verb}", fields)
-    assert status == 200, answer
-    return answer
+    status, reply = request_v1(server, "POST", f"/{verb}", fields)
+    assert status == 200, reply
+    return reply
 
 
 def test_every_route_takes_and_returns_plain_json(server: RunningServer) -> None:

@@ -84,9 +84,9 @@ def received(server: RunningServer, queue: str) -> list[str]:
 
 
 def health(server: RunningServer) -> str:
-    answer = urllib3.request("GET", server.admin_endpoint + "/health/ready")
-    assert answer.status == 200
-    return answer.data.decode()
+    reply = urllib3.request("GET", server.admin_endpoint + "/health/ready")
+    assert reply.status == 200
+    return reply.data.decode()
 
 
 def is_doubted(server: RunningServer) -> bool:
@@ -97,9 +97,9 @@ def is_doubted(server: RunningServer) -> bool:
 
 def trust(server: RunningServer) -> Any:
     """Trust the clock through the API; return the message of the reply."""
-    answer = urllib3.request("POST", server.admin_endpoint + "/api/clock/trust")
-    assert answer.status == 200
-    return answer.json()["message"]
+    reply = urllib3.request("POST", server.admin_endpoint + "/api/clock/trust")
+    assert reply.status == 200
+    return reply.json()["message"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)

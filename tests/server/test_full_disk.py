@@ -38,8 +38,8 @@ class Caller(ServiceClient):
         return self.call_on(queue, "SendMessage", MessageBody=body, **fifo).status
 
     def receive_page(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
-        answer = self.call_on(queue, "ReceiveMessage", MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
-        return answer.status, answer.body.get("Messages", [])
+        reply = self.call_on(queue, "ReceiveMessage", MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
+        return reply.status, reply.body.get("Messages", [])
 
 
 class Load:
@@ -65,7 +65,7 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join(2 * REPLY_S_MAX)
-        assert not any(thread.is_alive() for thread in self._threads), "a request has no answer"
+        assert not any(thread.is_alive() for thread in self._threads), "a request has no reply"
 
     def _run(self, step: Callable[[Caller, int, int], None], number: int) -> None:
         count = 0
@@ -120,8 +120,8 @@ def drained(call: Caller) -> set[str]:
             found.update(message["Body"].split()[0] for message in messages)
             entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
             if entries:
-                answer = call.call_on(queue, "DeleteMessageBatch", Entries=entries)
-                assert (answer.status, answer.body.get("Failed", [])) == (200, [])
+                reply = call.call_on(queue, "DeleteMessageBatch", Entries=entries)
+                assert (reply.status, reply.body.get("Failed", [])) == (200, [])
         return all(counts(call, queue) == ["0", "0"] for queue in QUEUES)
 
     eventually(is_empty, "the queues do not become empty")

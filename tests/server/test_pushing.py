@@ -158,8 +158,7 @@ def test_a_header_has_the_configured_url_of_the_certificate(receiver: Receiver) 
         subscribed(server, "s", receiver.url)
         publish(server)
         wait_for(server, accepted=1)
-    url = b64decode(receiver.pushes[0].headers["x-mns-signing-cert-url"])
-    assert url == b"https://certificates.example/p.pem"
+    assert b64decode(receiver.pushes[0].headers["x-mns-signing-cert-url"]) == b"https://certificates.example/p.pem"
 
 
 @EACH_STORE
@@ -171,8 +170,7 @@ def test_each_subscription_gets_the_messages_of_its_filter(server: RunningServer
     publish(server, "1", tag="red")
     publish(server, "2", tag="blue")
     wait_for(server, accepted=3)
-    got = sorted((push.path, push.body) for push in receiver.pushes)
-    assert got == [("/all", "1"), ("/all", "2"), ("/red", "1")]
+    assert sorted((push.path, push.body) for push in receiver.pushes) == [("/all", "1"), ("/all", "2"), ("/red", "1")]
     assert [smq_request(server, "GET", "/queues/jobs/messages").text("MessageBody") for _ in range(2)] == ["1", "2"]
 
 

@@ -111,8 +111,7 @@ def test_without_a_credentials_file_every_key_belongs_to_the_default_account() -
     with RunningServer() as server:
         url = client(server, "AKIDNOBODY").create_queue(QueueName="jobs")["QueueUrl"]
         assert url.endswith("/000000000000/jobs")
-        unsigned = client(server, config=Config(signature_version=UNSIGNED))
-        assert unsigned.list_queues()["QueueUrls"] == [url]
+        assert client(server, config=Config(signature_version=UNSIGNED)).list_queues()["QueueUrls"] == [url]
 
 
 def test_with_a_credentials_file_the_server_may_listen_on_every_address(keys: Path) -> None:

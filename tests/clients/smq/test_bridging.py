@@ -301,8 +301,7 @@ def test_a_queue_may_decode_the_base64_of_smq_for_sqs(sqs: Any, url: str, queue:
     assert (seen.message_body, seen.message_body_md5) == ("Grüße", sent.message_body_md5)
     assert [each["Body"] for each in received(sqs, url)] == ["Grüße"]
     sqs.send_message(QueueUrl=url, MessageBody="von SQS")
-    got = queue.batch_receive_message_with_str_body(1)[0]
-    assert got.message_body == "von SQS"
+    assert queue.batch_receive_message_with_str_body(1)[0].message_body == "von SQS"
 
     queue.set_encoding(False)
     for body in ("no base64!", "/w==", "AA=="):  # other text, not UTF-8, a character that is not allowed

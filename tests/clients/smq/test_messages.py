@@ -58,8 +58,7 @@ def test_a_message_without_base64_is_received_unchanged(queue: Queue) -> None:
     """Except for raw line ends, which XML normalises."""
     queue.set_encoding(False)
     for text in ("plain", "Grüße & <Küsse> ]]> \"'", "\ttab\nline", "\U0001f680"):
-        sent = queue.send_message(Message(text))
-        assert sent.message_body_md5 == digest(text)
+        assert queue.send_message(Message(text)).message_body_md5 == digest(text)
         got = queue.receive_message()
         assert (got.message_body, got.message_body_md5) == (text, digest(text))
         queue.delete_message(got.receipt_handle)
@@ -99,8 +98,7 @@ def test_a_delayed_message_becomes_visible_exactly_on_time(queue: Queue, server:
         with refused("MessageNotExist"):
             _receive_and_delete(queue, "now", "in a minute")
         server.advance(1)
-        got = queue.receive_message_with_str_body()
-        assert got.message_body == body
+        assert queue.receive_message_with_str_body().message_body == body
     with refused("InvalidArgument"):
         queue.send_message(Message("m", 604_801))
 
@@ -319,8 +317,7 @@ def test_properties_of_all_types_are_received_unchanged(queue: Queue) -> None:
 
 
 def test_a_message_without_properties_has_no_properties_element(server: RunningServer, queue: Queue) -> None:
-    sent = smq_request(server, "POST", "/queues/jobs/messages", with_properties(""))
-    assert sent.status == 201
+    assert smq_request(server, "POST", "/queues/jobs/messages", with_properties("")).status == 201
     assert "Properties" not in smq_request(server, "GET", "/queues/jobs/messages").body
 
 

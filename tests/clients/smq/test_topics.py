@@ -154,8 +154,7 @@ def test_creating_a_subscription_again_requires_equal_attributes(
 ) -> None:
     meta = {"filter_tag": "red", "notify_content_format": "JSON", "notify_strategy": "EXPONENTIAL_DECAY_RETRY"}
     made = subscribe(topic, **meta)
-    again = made.subscribe(SubscriptionMeta(endpoint(), **meta))
-    assert again == f"{server.endpoint}/topics/news/subscriptions/s"
+    assert made.subscribe(SubscriptionMeta(endpoint(), **meta)) == f"{server.endpoint}/topics/news/subscriptions/s"
     found = made.get_attributes()
     assert {name: getattr(found, name) for name in meta} == meta
     with refused("SubscriptionAlreadyExist"):
@@ -251,8 +250,7 @@ def test_bodies_in_base64_are_not_decoded(topic: Topic, queue: Queue) -> None:
     subscribe(topic, notify_content_format="SIMPLIFIED")
     sent = topic.publish_message(Base64TopicMessage("köln"))
     assert sent.message_body_md5 == md5(base64.b64encode("köln".encode())).hexdigest().upper()
-    got = queue.receive_message_with_str_body()
-    assert got.message_body == "köln"
+    assert queue.receive_message_with_str_body().message_body == "köln"
 
 
 def test_a_filter_tag_must_equal_the_tag(account: Account, topic: Topic, plain: Queue) -> None:

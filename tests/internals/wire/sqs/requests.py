@@ -37,7 +37,7 @@ def decode_request(action: str, **members: Any) -> Plan:
 
 
 def parsed_reply(action: str, result: Any, **members: Any) -> dict[str, Any]:
-    """Return what a client gets for a request with ``result``."""
+    """Encode the reply of ``result`` to a request, and parse it."""
     return parse_reply(action, encode(decode_request(action, **members), result))
 
 
