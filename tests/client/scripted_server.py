@@ -6,7 +6,6 @@ For truncated or invalid replies, temporary errors, and (`None`) connections clo
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 ScriptedReply = bytes | None
@@ -38,9 +37,7 @@ class ScriptedServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop listening and wait for the last connection."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

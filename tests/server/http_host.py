@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -111,9 +110,7 @@ class HttpHost:
         self._ready.result(PATIENCE_S)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.call(self._stop.set)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the server's loop does not end"
@@ -220,9 +217,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def send(self, *pieces: bytes) -> None:
