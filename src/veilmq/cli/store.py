@@ -153,7 +153,9 @@ def migrate(
     for url in pending:
         try:
             done = asyncio.run(parts.upgrade(url, apply=not check))
-            results.append({"store": done.place, "format": done.found, "upgrades": done.upgrades, "applied": not check})
+            results.append(
+                {"store": done.shown_url, "format": done.found, "upgrades": done.upgrades, "applied": not check}
+            )
         except StoreError as error:
             results.append({"store": without_passwords(url), "error": str(error)})
         if len(results) == 1:

@@ -38,7 +38,7 @@ class CopyLock:
     """The transaction of a copy on one server."""
 
     def __init__(self, url: str) -> None:
-        self.place = without_passwords(url)
+        self.shown_url = without_passwords(url)
         self._url = url
         self.connection: Any = None
         self._transaction: Any = None
@@ -48,30 +48,30 @@ class CopyLock:
         try:
             self.connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_SETTINGS)
         except (*CONNECTION_ERRORS, ValueError) as error:
-            raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
+            raise CopyRefused(f"{self.shown_url} cannot be used: {sentence(error)}") from error
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close the connection, which rolls back an uncommitted copy."""
         self.connection.terminate()
-        with self.refusing_errors():
+        with self.copy_errors():
             if error is not None:
                 raise error
 
     @contextmanager
-    def refusing_errors(self) -> Iterator[None]:
+    def copy_errors(self) -> Iterator[None]:
         """Raise errors of this server as ``CopyRefused``."""
         try:
             yield
         except CONNECTION_ERRORS as error:
-            raise CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}") from error
+            raise CopyRefused(f"{self.shown_url} failed, and nothing was copied: {sentence(error)}") from error
 
     async def begin_transaction(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
         """Run ``schema`` (``require`` or ``migrate``), and begin the transaction; raises ``CopyRefused``."""
         try:
             await schema(self.connection)
         except SchemaRefused as error:
-            raise CopyRefused(f"{self.place}: {error}") from error
+            raise CopyRefused(f"{self.shown_url}: {error}") from error
         await self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         self._transaction = self.connection.transaction(isolation="repeatable_read")
         await self._transaction.start()
@@ -84,7 +84,7 @@ class CopyLock:
         await self.begin_transaction(migrate)
         if await self.connection.fetchval(SQL["is_used"]):
             raise CopyRefused(
-                f"{self.place} is not empty (queues, topics, settings of accounts, or rows of deleted ones), or is "
+                f"{self.shown_url} is not empty (queues, topics, settings of accounts, or rows of deleted ones), or is "
                 "one of several databases of a store: use an empty one, and copy again."
             )
         await self.connection.execute("ALTER TABLE mq.msg DISABLE TRIGGER USER")
@@ -98,7 +98,7 @@ class CopyLock:
         nodes = await self.connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
-                f"{self.place} has {nodes} connections of veilmq: stop all servers that use it, and copy again."
+                f"{self.shown_url} has {nodes} connections of veilmq: stop all servers that use it, and copy again."
             )
 
     async def commit(self) -> None:
@@ -132,8 +132,8 @@ class DatabaseSource(Source):
         await lock.begin_transaction(require)
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
-                f"{lock.place} is one of several databases of a store, which cannot be copied to a data folder. Copy "
-                "each to its own database."
+                f"{lock.shown_url} is one of several databases of a store, which cannot be copied to a data folder. "
+                "Copy each to its own database."
             )
         source = cls(lock)
         source.now_ms = await lock.connection.fetchval(SQL["now"])
@@ -181,7 +181,7 @@ class DatabaseTarget(copying.Target):
         self._last_instant_ms = now_ms + _CLOCK_DIFFERENCE_MS_MAX
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCK_DIFFERENCE_MS_MAX:
             raise CopyRefused(
-                f"The clock of {self._lock.place} differs by more than a minute from that of the copied store: "
+                f"The clock of {self._lock.shown_url} differs by more than a minute from that of the copied store: "
                 "correct it first, because leases and delays end by it."
             )
         await connection.executemany(SQL["put_setting"], values.items())
@@ -269,7 +269,8 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.P
     formats = [(await read_format(each.connection))[0] for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
-            f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
+            f"{source.shown_url} and {target.shown_url} have different formats: run `veilmq migrate` on both, "
+            "and copy again."
         )
     tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
     for name in ("setting", "event_state"):  # a new store has rows in them
@@ -297,7 +298,7 @@ async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
     chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
 
     async def read() -> None:
-        with source.refusing_errors():
+        with source.copy_errors():
             await source.connection.copy_from_table(table, output=chunks.put, **args)
         await chunks.put(_END)
 
@@ -306,7 +307,7 @@ async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
             yield chunk
 
     async def write() -> str:
-        with target.refusing_errors():
+        with target.copy_errors():
             condition = "qp > 0" if "qp" in columns else None  # a new store has the rows of mq.fill
             status: str = await target.connection.copy_to_table(table, source=received(), where=condition, **args)
             return status

@@ -210,9 +210,9 @@ class Database:
                 commits = await CommitDurability.of(connection, self.options.durability)
             finally:
                 await connection.close()
-            log.info("%s: durability %s", self.place, commits)
+            log.info("%s: durability %s", self.shown_url, commits)
             for warning in commits.warnings:
-                log.warning("%s: %s", self.place, warning)
+                log.warning("%s: %s", self.shown_url, warning)
             self._is_known = True
         self.breaker.succeeded()
 
@@ -271,7 +271,7 @@ class Database:
                 call()
 
     @property
-    def place(self) -> str:
+    def shown_url(self) -> str:
         """The URL without a password."""
         return without_passwords(self.url)
 

@@ -38,17 +38,17 @@ class PlaceRefused(VeilmqError):
 
 
 @contextmanager
-def named(url: str) -> Iterator[None]:
+def store_errors(url: str) -> Iterator[None]:
     """Raise failures as ``StoreError`` with the URL of the database, without its password."""
-    place = without_passwords(url)
+    shown_url = without_passwords(url)
     try:
         yield
     except (SchemaRefused, PlaceRefused) as error:
-        raise StoreError(f"{place}: {error}") from error
+        raise StoreError(f"{shown_url}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
-        raise StoreError(f"{place} is a standby, which accepts no writes: use the primary.") from error
+        raise StoreError(f"{shown_url} is a standby, which accepts no writes: use the primary.") from error
     except (*_REFUSED, VeilmqError) as error:
-        raise StoreError(f"{place} cannot be used: {sentence(error)}") from error
+        raise StoreError(f"{shown_url} cannot be used: {sentence(error)}") from error
 
 
 class Identity(NamedTuple):
@@ -185,7 +185,7 @@ def _members_file(home_url: str) -> Path | None:
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Any]:
     """Open a connection; raises ``StoreError``, also for failures inside the context."""
-    with named(url):
+    with store_errors(url):
         connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
         try:
             yield connection
@@ -204,7 +204,7 @@ async def _ready(url: str) -> AsyncIterator[Any]:
 class Upgrade(NamedTuple):
     """The database (URL without a password), its format before, and the names of the upgrades."""
 
-    place: str
+    shown_url: str
     found: int
     upgrades: list[str]
 

@@ -118,7 +118,7 @@ async def migrate(
                 await connection.execute(script.text)
                 await connection.execute("INSERT INTO mq.migration VALUES ($1, $2)", script.number, script.ends)
             if pending:
-                await connection.execute(_text("functions.sql"))
+                await connection.execute(files(__package__).joinpath("functions.sql").read_text(encoding="utf-8"))
     except asyncpg.LockNotAvailableError as error:
         raise SchemaRefused("Nothing was upgraded: another session uses a table of the schema; try again.") from error
     return pending
@@ -151,10 +151,6 @@ def _schema_script(scripts: Sequence[Script]) -> Script:
     """Return the script that creates the schema of the last format."""
     text = "SET LOCAL search_path TO mq;\n" + schema(__package__, **_DIALECT)
     return Script(scripts[-1].number, "schema", text, max(script.ends for script in scripts))
-
-
-def _text(file: str) -> str:
-    return files(__package__).joinpath(file).read_text(encoding="utf-8")
 
 
 RELAXED = {"synchronous_commit": "off"}

@@ -35,7 +35,7 @@ from veilmq.store.postgres.database import (
     failure_of,
     sentence,
 )
-from veilmq.store.postgres.databases import SHARDS, Identity, named
+from veilmq.store.postgres.databases import SHARDS, Identity, store_errors
 from veilmq.store.postgres.engine import PostgresEngine, queue_name_of
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, store_batch
 from veilmq.store.postgres.queues import SQL, Queue
@@ -89,7 +89,7 @@ class Shards(Store):
         """
         store = cls(urls, clock=clock, options=options or PostgresOptions())
         try:
-            with named(urls[0]):
+            with store_errors(urls[0]):
                 await store._open_all()
         except BaseException:
             await store.close()
@@ -108,15 +108,15 @@ class Shards(Store):
             self._home.database.breaker.failed()
             self._apply_members(databases.load_members(self._home.database.url))
         for engine in list(self.shards.values()):
-            with named(engine.database.url), suppress(*UNREACHABLE):
+            with store_errors(engine.database.url), suppress(*UNREACHABLE):
                 await self._open(engine)
         if failure is not None and self._identity is None:
             others = " No other known database of its store can be reached." if len(self.shards) > 1 else ""
-            raise StoreError(f"{self._home.database.place} cannot be used: {sentence(failure)}{others}")
+            raise StoreError(f"{self._home.database.shown_url} cannot be used: {sentence(failure)}{others}")
 
     async def _connect(self, engine: PostgresEngine) -> BaseException | None:
         """Connect; return the error if the database cannot be reached. Raises ``StoreError`` if it cannot be used."""
-        with named(engine.database.url):
+        with store_errors(engine.database.url):
             try:
                 await engine.database.open()
             except UNREACHABLE as error:
@@ -128,12 +128,12 @@ class Shards(Store):
         given = [engine for place, engine in self.shards.items() if place]
         reached = [engine for engine in given if await self._connect(engine) is None]
         async with self._home.database.connection() as connection:
-            with named(self._home.database.url):
+            with store_errors(self._home.database.url):
                 home = self._identity = await databases.home_identity(connection)
             async with connection.transaction():
                 await connection.execute(SHARDS["lock_members"])
                 for engine in given:
-                    with named(engine.database.url):
+                    with store_errors(engine.database.url):
                         is_sure = False
                         if engine in reached:
                             async with engine.database.connection() as there:
@@ -170,7 +170,7 @@ class Shards(Store):
                 unknown.append(place + 1)
         if unknown:
             raise StoreError(
-                f"{self._home.database.place} does not know the URL of database {unknown[0]} of its store: start a "
+                f"{self._home.database.shown_url} does not know the URL of database {unknown[0]} of its store: start a "
                 "server with the URLs of all once, in their order, or add it with `veilmq database add`."
             )
         databases.save_members(self._home.database.url, members)
@@ -210,7 +210,7 @@ class Shards(Store):
             await self._open(engine)
         except (*UNREACHABLE, asyncpg.PostgresError, VeilmqError) as error:
             engine.database.breaker.failed()
-            log.warning("%s cannot be used yet: %s", engine.database.place, without_passwords(str(error)))
+            log.warning("%s cannot be used yet: %s", engine.database.shown_url, without_passwords(str(error)))
 
     def _drop(self, engine: PostgresEngine) -> None:
         """Close a database and remove it."""
@@ -445,7 +445,7 @@ class Shards(Store):
 
     @property
     def location(self) -> str:
-        return f"in PostgreSQL, {' and '.join(engine.database.place for engine in self.shards.values())}"
+        return f"in PostgreSQL, {' and '.join(engine.database.shown_url for engine in self.shards.values())}"
 
     async def readiness_failures(self) -> list[str]:
         """Return a reason only if all databases fail: one that works can serve its queues."""
