@@ -81,15 +81,19 @@ def parse_xml(body: bytes) -> Element:
     """Return the root of any ``body``; raises ``SmqError`` like ``read_xml``."""
     open_children: list[list[Element]] = [[]]  # the children of each open element so far; the first list has the root
     texts: list[str] = []
-    left = limits.SMQ_XML_ELEMENTS_MAX
+    elements_left = limits.SMQ_XML_ELEMENTS_MAX
 
     def start(name: str, attributes: list[str]) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0 or len(open_children) > limits.SMQ_XML_DEPTH_MAX or len(name) > limits.SMQ_XML_TAG_CHARACTERS_MAX:
-            _refuse()
+        nonlocal elements_left
+        elements_left -= 1
+        if (
+            elements_left < 0
+            or len(open_children) > limits.SMQ_XML_DEPTH_MAX
+            or len(name) > limits.SMQ_XML_TAG_CHARACTERS_MAX
+        ):
+            _raise_malformed()
         if attributes and sum(map(len, attributes)) > limits.SMQ_XML_TAG_CHARACTERS_MAX:
-            _refuse()
+            _raise_malformed()
         if texts:
             texts.clear()
         open_children.append([])
@@ -102,7 +106,7 @@ def parse_xml(body: bytes) -> Element:
 
     def check_encoding(_version: str, encoding: str | None, _standalone: int) -> None:
         if encoding is not None and encoding.lower() not in _ENCODINGS:
-            _refuse()
+            _raise_malformed()
 
     parser = ParserCreate("utf-8")
     parser.buffer_text = True
@@ -110,31 +114,31 @@ def parse_xml(body: bytes) -> Element:
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = texts.append
-    parser.StartDoctypeDeclHandler = _refuse
+    parser.StartDoctypeDeclHandler = _raise_malformed
     if not body.isascii():
         parser.XmlDeclHandler = check_encoding
     try:
         _parse(parser, body)
     except ExpatError:
-        _refuse()
+        _raise_malformed()
     return open_children[0][0]
 
 
-def _refuse(*_declared: object) -> NoReturn:
+def _raise_malformed(*_declared: object) -> NoReturn:
     raise SmqError(errors.MALFORMED_XML) from None
 
 
 def _parse(parser: XMLParserType, body: bytes) -> None:
     """Parse ``body`` in chunks. The parser buffers a tag until its end, so a tag as long as a chunk is refused."""
     if b"\0" in body:  # UTF-16 and similar encodings, which the parser would detect
-        _refuse()
-    last = 0
-    while len(body) - last > _CHUNK_BYTES:
-        parser.Parse(body[last : last + _CHUNK_BYTES], False)
-        if parser.CurrentByteIndex < last:
-            _refuse()
-        last += _CHUNK_BYTES
-    parser.Parse(body[last:], True)
+        _raise_malformed()
+    start = 0
+    while len(body) - start > _CHUNK_BYTES:
+        parser.Parse(body[start : start + _CHUNK_BYTES], False)
+        if parser.CurrentByteIndex < start:
+            _raise_malformed()
+        start += _CHUNK_BYTES
+    parser.Parse(body[start:], True)
 
 
 # XML of replies, in the form that SDKs can read.
@@ -257,9 +261,9 @@ def _path(raw: bytes) -> tuple[tuple[str, ...], str]:
         parts = tuple(unquote_to_bytes(part).decode() for part in raw.strip(b"/").split(b"/") if part or raw != b"/")
     except UnicodeDecodeError:
         raise SmqError(errors.INVALID_REQUEST_URL) from None
-    if any("/" in word for word in parts[::2]):  # one part would look like several
+    if any("/" in part for part in parts[::2]):  # one part would look like several
         raise SmqError(errors.INVALID_REQUEST_URL)
-    return parts, "/".join("*" if place % 2 else part for place, part in enumerate(parts))
+    return parts, "/".join("*" if index % 2 else part for index, part in enumerate(parts))
 
 
 def _parameters(query: bytes) -> dict[str, str]:

@@ -44,16 +44,16 @@ def large_body_check(request: type[Request]) -> CheckLargeBody:
         rename={field.name: field.encode_name for field in fields},
         omit_defaults=True,
     )
-    split = msgspec.json.Decoder(members).decode
-    join = msgspec.json.Encoder().encode
+    decode_members = msgspec.json.Decoder(members).decode
+    encode_members = msgspec.json.Encoder().encode
 
     def check_large_body(body: bytes) -> bytes:
-        found = split(body)
+        found = decode_members(body)
         for field in fields:
             value = getattr(found, field.name)
             if memoryview(value)[:1] in _OPENING:
                 _check(field.encode_name, bytes(value))
-        return join(found)
+        return encode_members(found)
 
     return check_large_body
 
@@ -63,8 +63,8 @@ def _check(member: str, value: bytes) -> None:
     depth = items = 0
     # Without escapes, a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
-    for seen, match in enumerate(_PUNCTUATION.finditer(plain)):
-        if seen == limits.JSON_PUNCTUATION_MAX:
+    for count, match in enumerate(_PUNCTUATION.finditer(plain)):
+        if count == limits.JSON_PUNCTUATION_MAX:
             allowed, too_many = _TOO_MANY.get(member, (items, errors.too_many_entries))
             if items > allowed:
                 raise too_many(f"more than {items}")
@@ -140,10 +140,10 @@ def _reason(error: Exception, body: bytes) -> str:
     if not body.strip():
         return "The request body is empty; it must be a JSON object."
     may_be_surrogate = "surrogate" in str(error) or "truncated" in str(error)
-    half = _LONE_SURROGATE.search(body.replace(rb"\\", b"  ")) if may_be_surrogate else None
-    if half is not None:
+    surrogate = _LONE_SURROGATE.search(body.replace(rb"\\", b"  ")) if may_be_surrogate else None
+    if surrogate is not None:
         return (
-            f"The request body cannot be read: {half[0].decode()} at byte {half.start()} is half of a surrogate pair, "
-            "and no character without the other half."
+            f"The request body cannot be read: {surrogate[0].decode()} at byte {surrogate.start()} is half of a "
+            "surrogate pair, and no character without the other half."
         )
     return f"The request body cannot be read: {error}."

@@ -89,12 +89,12 @@ VARYING = frozenset(KEYS) - _CONSTANT_KEYS - {SOURCE_IP}
 
 
 class Condition(NamedTuple):
-    """One condition: ``test`` compares the value of a key with each of ``wanted``."""
+    """One condition: ``test`` compares the value of a key with each of ``expected``."""
 
     key: str
     value_of: ReadKey
     test: Test
-    wanted: tuple[Any, ...]
+    expected: tuple[Any, ...]
     negated: bool
     when_absent: bool
 
@@ -103,15 +103,15 @@ class Condition(NamedTuple):
         value = self.value_of(request)
         if value is None:
             return self.when_absent
-        return any(self.test(value, wanted) for wanted in self.wanted) is not self.negated
+        return any(self.test(value, expected) for expected in self.expected) is not self.negated
 
 
 class _Operator(NamedTuple):
-    """A condition operator: ``read`` parses a value of a policy, or raises ``ValueError`` because it is ``refused``."""
+    """A condition operator: ``read`` parses a value of a policy or raises ``ValueError``; ``error`` is the reason."""
 
     read: Callable[[str], Any]
     test: Test
-    refused: str = ""
+    error: str = ""
 
 
 def glob(pattern: str) -> re.Pattern[str]:
@@ -119,13 +119,13 @@ def glob(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern.replace("[", "[[]")))
 
 
-def _glob_test(value: str, wanted: re.Pattern[str]) -> bool:
-    return wanted.match(value) is not None
+def _glob_test(value: str, expected: re.Pattern[str]) -> bool:
+    return expected.match(value) is not None
 
 
-def _arn_test(value: str, wanted: list[re.Pattern[str]]) -> bool:
+def _arn_test(value: str, expected: list[re.Pattern[str]]) -> bool:
     parts = value.split(":", _ARN_PARTS - 1)
-    return len(parts) == len(wanted) and all(map(_glob_test, parts, wanted))
+    return len(parts) == len(expected) and all(map(_glob_test, parts, expected))
 
 
 def _read_number(text: str) -> float:
@@ -149,18 +149,18 @@ def _read_bool(text: str) -> str:
 
 
 @lru_cache(maxsize=4_096)  # addresses repeat, and parsing one takes longer than comparing it
-def _ip_test(value: str, wanted: Any) -> bool:
-    return ip_address(value) in wanted
+def _ip_test(value: str, expected: Any) -> bool:
+    return ip_address(value) in expected
 
 
-def _comparison(read: Callable[[str], float], compare: Callable[[float, float], bool], refused: str) -> _Operator:
-    def test(value: str, wanted: float) -> bool:
+def _comparison(read: Callable[[str], float], compare: Callable[[float, float], bool], error: str) -> _Operator:
+    def test(value: str, expected: float) -> bool:
         try:
-            return compare(read(value), wanted)
+            return compare(read(value), expected)
         except (ValueError, OverflowError):
             return False
 
-    return _Operator(read, test, refused)
+    return _Operator(read, test, error)
 
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
@@ -174,7 +174,7 @@ _ARN = _Operator(lambda text: list(map(glob, text.split(":", _ARN_PARTS - 1))), 
 _BOOL = _Operator(_read_bool, eq, "neither true nor false")
 _OPERATORS: dict[str, _Operator] = {
     "stringequals": _Operator(str, eq),
-    "stringequalsignorecase": _Operator(str.lower, lambda value, wanted: value.lower() == wanted),
+    "stringequalsignorecase": _Operator(str.lower, lambda value, expected: value.lower() == expected),
     "stringlike": _Operator(glob, _glob_test),
     "binaryequals": _Operator(str, eq),
     "bool": _BOOL,
@@ -199,19 +199,19 @@ _NEGATED = {
 def _read_conditions(document: object) -> tuple[Condition, ...]:
     if not isinstance(document, dict):
         raise PolicyError("Condition must be an object")
-    found = []
-    for operator, lines in document.items():
-        if not isinstance(lines, dict) or not lines:
+    conditions = []
+    for operator, entries in document.items():
+        if not isinstance(entries, dict) or not entries:
             raise PolicyError(f"{operator} must be an object of keys and values")
-        for key, values in lines.items():
+        for key, values in entries.items():
             given = values if isinstance(values, list) else [values]
             if not given or not all(isinstance(value, str | bool | int | float) for value in given):
                 raise PolicyError(f"{operator} of {key} must be a value or a list of values")
             texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
-            found.append(_read_condition(str(operator), str(key).lower(), texts))
-    if len(found) > limits.SQS_POLICY_CONDITIONS_MAX:
+            conditions.append(_read_condition(str(operator), str(key).lower(), texts))
+    if len(conditions) > limits.SQS_POLICY_CONDITIONS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_CONDITIONS_MAX} conditions")
-    return tuple(found)
+    return tuple(conditions)
 
 
 def _read_condition(name: str, key: str, values: list[str]) -> Condition:
@@ -220,26 +220,28 @@ def _read_condition(name: str, key: str, values: list[str]) -> Condition:
     operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
     value_of = KEYS.get(key, lambda request: None)
     if operator == "null":
-        wanted = _read_values(_BOOL, values)
-        return Condition(key, value_of, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
+        expected = _read_values(_BOOL, values)
+        return Condition(
+            key, value_of, lambda value, expected: expected == "false", expected, False, "true" in expected
+        )
     if_exists = operator.endswith(_IF_EXISTS)
     operator = operator.removesuffix(_IF_EXISTS)
     negated = operator in _NEGATED
-    found = _OPERATORS.get(_NEGATED.get(operator, operator))
-    if found is None:
+    known = _OPERATORS.get(_NEGATED.get(operator, operator))
+    if known is None:
         raise PolicyError(f"there is no condition operator {name}")
     when_absent = (negated or if_exists or for_all) and not for_any
-    return Condition(key, value_of, found.test, _read_values(found, values), negated, when_absent)
+    return Condition(key, value_of, known.test, _read_values(known, values), negated, when_absent)
 
 
 def _read_values(operator: _Operator, values: list[str]) -> tuple[Any, ...]:
-    wanted = []
+    expected = []
     for value in values:
         try:
-            wanted.append(operator.read(value))
+            expected.append(operator.read(value))
         except (ValueError, OverflowError):
-            raise PolicyError(f"'{value}' is {operator.refused}") from None
-    return tuple(wanted)
+            raise PolicyError(f"'{value}' is {operator.error}") from None
+    return tuple(expected)
 
 
 GRANTABLE = (
@@ -417,20 +419,20 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
     _check_names(element, _STATEMENT_ELEMENTS)
     if element.get("Effect") not in ("Allow", "Deny"):
         raise PolicyError("Effect must be Allow or Deny")
-    for name, wanted in (("Principal", 1), ("Action", 1), ("Resource", 0)):
-        both = {name, f"Not{name}"} & element.keys()
-        if len(both) > 1 or len(both) < wanted:
+    for name, required in (("Principal", 1), ("Action", 1), ("Resource", 0)):
+        names = {name, f"Not{name}"} & element.keys()
+        if len(names) > 1 or len(names) < required:
             raise PolicyError(f"a statement needs one of {name} and Not{name}")
     if variables and b"${" in msgspec.json.encode(element):
         raise PolicyError("variables (${...}) are not supported; write the values, or use Version 2008-10-17")
     given = element[_element_name(element, "Principal")]
-    kinds = {"AWS": "*"} if given == "*" else given
-    if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _PRINCIPAL_TYPES:
+    by_type = {"AWS": "*"} if given == "*" else given
+    if not isinstance(by_type, dict) or not by_type or not by_type.keys() <= _PRINCIPAL_TYPES:
         raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
-    named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
-    if sum(map(len, named.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
+    lists = {kind: _texts(f"Principal {kind}", texts) for kind, texts in by_type.items()}
+    if sum(map(len, lists.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_PRINCIPALS_MAX} principals")
-    principals = named.get("AWS", [])  # other principals are services of AWS, which are not callers here
+    principals = lists.get("AWS", [])  # other principals are services of AWS, which are not callers here
     accounts = {text for text in principals if _ACCOUNT.fullmatch(text)}
     arns = {text for text in principals if text != "*" and text not in accounts}
     for arn in arns:
@@ -443,10 +445,10 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
     actions = _texts(action, element[action])
     if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_ACTIONS_MAX} actions")
-    covered = frozenset().union(*map(_matching_actions, actions))
+    matching = frozenset().union(*map(_matching_actions, actions))
     return _Statement(
         denies=element["Effect"] == "Deny",
-        actions=_ACTIONS - covered if action == "NotAction" else covered,
+        actions=_ACTIONS - matching if action == "NotAction" else matching,
         any_principal="*" in principals,
         accounts=frozenset(accounts),
         arns=frozenset(arns),
@@ -478,9 +480,9 @@ def _matching_actions(text: str) -> frozenset[str]:
     if text != "*" and service != "sqs":
         raise PolicyError(f"{truncated(text)} is not an action of SQS; write sqs:SendMessage, sqs:* or *")
     pattern = glob(name)
-    covered = frozenset(action for action in _ACTIONS if pattern.match(action))
-    if not covered:
+    matching = frozenset(action for action in _ACTIONS if pattern.match(action))
+    if not matching:
         single = name.removesuffix(BATCH.lower())
         remedy = f"; sqs:{single} covers it" if single in _ACTIONS else ""
         raise PolicyError(f"there is no action {truncated(text)}{remedy}")
-    return covered
+    return matching

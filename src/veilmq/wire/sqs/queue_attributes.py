@@ -72,7 +72,7 @@ def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = Fa
 
     With ``any_case`` the words are lower-case, but may be given in any case.
     """
-    shown_as = {value: word for word, value in words.items()}
+    word_of = {value: word for word, value in words.items()}
 
     def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
         word = given.lower() if any_case else given
@@ -83,7 +83,7 @@ def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = Fa
     return Setting(
         fields=(field,),
         read=read,
-        write=lambda settings, context: shown_as[getattr(settings, field)],
+        write=lambda settings, context: word_of[getattr(settings, field)],
         allowed=" or ".join(f"`{word}`" for word in words),
         default=next(iter(words)),
     )
@@ -94,20 +94,20 @@ def flag(field: str, *, default: bool = False) -> Setting:
     return choice(field, {str(value).lower(): value for value in (default, not default)}, any_case=True)
 
 
-def override(own: Setting) -> Setting:
-    """Return ``own`` as an optional setting that overrides one of the server; an empty text removes it."""
-    (field,) = own.fields
+def override(base: Setting) -> Setting:
+    """Return ``base`` as an optional setting that overrides one of the server; an empty text removes it."""
+    (field,) = base.fields
     return Setting(
-        fields=own.fields,
-        read=lambda name, given, *where: own.read(name, given, *where) if given else {field: None},
-        write=lambda settings, *where: None if getattr(settings, field) is None else own.write(settings, *where),
-        allowed=f"{own.allowed}; empty for the server's setting",
+        fields=base.fields,
+        read=lambda name, given, *where: base.read(name, given, *where) if given else {field: None},
+        write=lambda settings, *where: None if getattr(settings, field) is None else base.write(settings, *where),
+        allowed=f"{base.allowed}; empty for the server's setting",
     )
 
 
-def _unless_default(own: Setting) -> Setting:
-    """Return ``own``, not shown if it is 0 or false."""
-    return replace(own, only_with=own.fields[0])
+def _unless_default(base: Setting) -> Setting:
+    """Return ``base``, not shown if it is 0 or false."""
+    return replace(base, only_with=base.fields[0])
 
 
 def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], object]) -> Setting:
@@ -155,7 +155,7 @@ def invalid_attribute(name: str, reason: str) -> SqsError:
 
 _OTHER_ARN = re.compile("arn:[^:]*:(?!sqs:).*")
 _PERMISSIONS = {"allowAll": "all", "denyAll": "none", "byQueue": "listed"}
-_WORDS = {meant: word for word, meant in _PERMISSIONS.items()}
+_PERMISSION_WORDS = {permission: word for word, permission in _PERMISSIONS.items()}
 _ALLOW = "Amazon SQS can't create the redrive allow policy"
 
 
@@ -235,7 +235,7 @@ def _write_allow(settings: QueueSettings, context: RequestContext) -> str | None
     if not settings.redrive_permission:
         return None
     sources = [queue_arn(source, context) for source in settings.redrive_sources] or None
-    return msgspec.json.encode(_Allow(_WORDS[settings.redrive_permission], sources)).decode()
+    return msgspec.json.encode(_Allow(_PERMISSION_WORDS[settings.redrive_permission], sources)).decode()
 
 
 ALL = "All"

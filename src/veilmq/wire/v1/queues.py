@@ -169,14 +169,14 @@ def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str,
 
 def check_new(name: str, *, fifo: bool) -> None:
     """Raise ``SqsError`` for a name that is invalid in SQS and in SMQ; only FIFO queues may end in .fifo."""
-    stem = name.removesuffix(FIFO_SUFFIX)
-    if stem != name and (not fifo or len(name) > limits.SQS_QUEUE_NAME_CHARACTERS_MAX):
+    base_name = name.removesuffix(FIFO_SUFFIX)
+    if base_name != name and (not fifo or len(name) > limits.SQS_QUEUE_NAME_CHARACTERS_MAX):
         raise SqsError(
             INVALID_REQUEST,
             f"A name that ends in .fifo is for FIFO queues and has up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} "
             "characters; set fifo, or choose another name.",
         )
-    if not _OWN_NAME.fullmatch(stem):
+    if not _OWN_NAME.fullmatch(base_name):
         raise SqsError(
             INVALID_REQUEST,
             f"A name has up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} letters, digits, hyphens and underscores, or up "
@@ -185,10 +185,10 @@ def check_new(name: str, *, fifo: bool) -> None:
 
 
 def _full_name(setting: str, name: str, account: str) -> str:
-    plain = name.removeprefix(f"{account}/")
-    if not _NAME.fullmatch(plain):
+    bare_name = name.removeprefix(f"{account}/")
+    if not _NAME.fullmatch(bare_name):
         raise _invalid_setting(setting, "must be the name of a queue of the account that has this one")
-    return f"{account}/{plain}"
+    return f"{account}/{bare_name}"
 
 
 def _invalid_setting(setting: str, why: str) -> SqsError:
