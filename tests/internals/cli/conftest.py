@@ -1,3 +1,3 @@
-"""What the tests of the commands run on."""
+"""Fixtures for the tests of commands."""
 
 from tests.cli.conftest import clean_settings, server, veilmq  # noqa: F401

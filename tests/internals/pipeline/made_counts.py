@@ -1,4 +1,4 @@
-"""Counts made by hand, for tests of what is reckoned from them."""
+"""Counts of receipts for tests of estimates and costs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ NORMAL = NormalDist()
 Counts = list[tuple[float, float]]
 
 
-def made(
+def receipt_counts(
     *,
     timeout_s: float = 30.0,
     deleted: Counts | None = None,
@@ -32,7 +32,7 @@ def made(
     crashed: float = 0.0,
     extended: bool = False,
 ) -> ReceiptCounts:
-    """Return receipts under one timeout, from pairs of (seconds held, receipts); late ones have expired, too."""
+    """Return receipts under one timeout, from pairs of (seconds held, receipts); late ones also count as expired."""
     parts = [
         *((Outcome.DELETED, HELD, *pair) for pair in deleted or []),
         *((Outcome.LATE_DELETED, HELD, *pair) for pair in late or []),
@@ -65,12 +65,12 @@ def lognormal(
     crash_rate: float = 0.0,
     finishing: bool = True,
 ) -> ReceiptCounts:
-    """Return what ``receipts`` receipts of log-normal work leave, at exact quantiles; late deletes if ``finishing``."""
+    """Return receipts of log-normal work at exact quantiles; late ones are deleted late if ``finishing``."""
     levels = (np.arange(receipts) + 0.5) / receipts
     times_s = median_s * np.exp(sigma * np.array([NORMAL.inv_cdf(float(level)) for level in levels]))
     weight = 1.0 - crash_rate
     over = times_s[times_s > timeout_s]
-    return made(
+    return receipt_counts(
         timeout_s=timeout_s,
         deleted=[(each, weight) for each in times_s[times_s <= timeout_s]],
         late=[(each, weight) for each in over] if finishing else [],
@@ -79,11 +79,12 @@ def lognormal(
 
 
 def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> ReceiptCounts:
-    """Return receipts held that long, each once, by consumers that renew."""
+    """Return one receipt for each of ``held_s``, by consumers that renew every ``every_s``."""
     short = [each for each in held_s if each <= every_s]
     longer = [each for each in held_s if each > every_s]
-    found = made(deleted=[(each, 1.0) for each in short]) + total(
-        made(timeout_s=30.0 + each // every_s * every_s, deleted=[(each, 1.0)], extended=True) for each in longer
+    found = receipt_counts(deleted=[(each, 1.0) for each in short]) + total(
+        receipt_counts(timeout_s=30.0 + each // every_s * every_s, deleted=[(each, 1.0)], extended=True)
+        for each in longer
     )
     return replace(found, extensions=float(sum(each // every_s for each in longer)))
 

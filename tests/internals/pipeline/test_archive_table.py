@@ -1,4 +1,4 @@
-"""The table of the archive: commits, readers, compactions, and what a kill leaves."""
+"""The archive table: commits, readers, compactions, and kills."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ AT = datetime(2026, 1, 2, 3, 0, 0, 1_500, UTC)
 
 
 def rows(ids: Sequence[str], *, day: date = DAY) -> list[dict[str, object]]:
-    """Return messages with these `ids`, sent a second after each other."""
+    """Return messages with these ids, sent one second apart."""
     start = AT + (day - DAY)
     return [
         {
@@ -42,34 +42,34 @@ def rows(ids: Sequence[str], *, day: date = DAY) -> list[dict[str, object]]:
             "attributes": [("Type", "a")],
             "attribute_types": None,
             "group": None,
-            "sent_at": start + timedelta(seconds=place),
-            "received_at": start + timedelta(seconds=place),
+            "sent_at": start + timedelta(seconds=number),
+            "received_at": start + timedelta(seconds=number),
             "receive_count": 1,
             "sequence_number": None,
         }
-        for place, id_ in enumerate(ids)
+        for number, id_ in enumerate(ids)
     ]
 
 
 def written(
     table: ArchiveTable, ids: Sequence[str], *, queue: str = "orders", day: date = DAY, content: pa.Schema = CONTENT
 ) -> ArchiveFile:
-    """Write a file of messages with these `ids` into the place of `table`."""
+    """Write a file of messages with these ids, without a commit."""
     file = FileWriter(table.place, queue=queue, day=day, content=content)
     file.add(pa.Table.from_pylist(rows(ids, day=day), schema=CONTENT))
     return file.finish()
 
 
 def fill(table: ArchiveTable, count: int) -> list[str]:
-    """Commit batches of a message each, and return their ids."""
-    made = [f"m{number:02}" for number in range(count)]
-    for number, id_ in enumerate(made):
+    """Commit batches of one message each, and return the ids."""
+    added = [f"m{number:02}" for number in range(count)]
+    for number, id_ in enumerate(added):
         assert table.commit(writer="w", batch=number, files=[written(table, [id_])])
-    return made
+    return added
 
 
 def ids(table: ArchiveTable) -> list[str]:
-    """Return the ids in the table as any reader of Delta tables sees them, in order."""
+    """Return the sorted ids that a Delta reader finds."""
     return sorted(DeltaTable(table.location).to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
 
@@ -77,25 +77,25 @@ PLACES = ["folder", pytest.param("bucket", marks=EVERYTHING)]
 
 
 @pytest.fixture(params=PLACES)
-def store_settings(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     root: str = request.getfixturevalue("bucket") if request.param == "bucket" else str(tmp_path)
     return f"{root}/archive"
 
 
 @pytest.fixture
-def table(place: str) -> ArchiveTable:
-    made = ArchiveTable(place)
-    made.create()
-    return made
+def table(location: str) -> ArchiveTable:
+    table = ArchiveTable(location)
+    table.create()
+    return table
 
 
 def data_files(table: ArchiveTable) -> set[str]:
-    """Return the paths of all Parquet files in the table's place but those of its log, whether they count or not."""
+    """Return the paths of all data files, committed or not."""
     found = table.place.files.get_file_info(fs.FileSelector("", recursive=True, allow_not_found=True))
     return {file.path for file in found if file.extension == "parquet" and not file.path.startswith("_")}
 
 
-def test_a_file_counts_when_it_is_committed(table: ArchiveTable) -> None:
+def test_a_file_is_visible_once_it_is_committed(table: ArchiveTable) -> None:
     file = written(table, ["a", "b"])
     assert ids(table) == []
     assert table.commit(writer="w", batch=0, files=[file])
@@ -103,7 +103,7 @@ def test_a_file_counts_when_it_is_committed(table: ArchiveTable) -> None:
 
 
 def test_a_batch_is_committed_once(table: ArchiveTable) -> None:
-    """A repeated batch brings other files, which do not count; those of another writer do."""
+    """The files of a repeated batch are not added; those of another writer are."""
     assert table.commit(writer="w", batch=3, files=[written(table, ["a"])])
     assert not table.commit(writer="w", batch=3, files=[written(table, ["a"])])
     assert not table.commit(writer="w", batch=2, files=[written(table, ["z"])])
@@ -111,8 +111,10 @@ def test_a_batch_is_committed_once(table: ArchiveTable) -> None:
     assert ids(table) == ["a", "b"]
 
 
-def test_two_attempts_at_a_batch_at_the_same_time(table: ArchiveTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that comes second, having looked before the first, finds out when it commits."""
+def test_of_two_concurrent_attempts_at_a_batch_one_commits(
+    table: ArchiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has read the table before the first commit."""
     before = DeltaTable(table.location)
     assert table.commit(writer="w", batch=0, files=[written(table, ["a"])])
     opened = iter([before, DeltaTable(table.location)])
@@ -122,8 +124,8 @@ def test_two_attempts_at_a_batch_at_the_same_time(table: ArchiveTable, monkeypat
     assert ids(table) == ["a"]
 
 
-def test_compaction_changes_no_row(table: ArchiveTable) -> None:
-    """Fewer files, the same rows, each queue for itself; a reader that knows the old files still has them."""
+def test_compaction_joins_the_files_of_each_queue_without_changing_rows(table: ArchiveTable) -> None:
+    """Readers can still read the old files."""
     fill(table, 6)
     table.commit(writer="w", batch=6, files=[written(table, ["p"], queue="parcels")])
     before, all_ids = table.snapshot().files, ids(table)
@@ -133,19 +135,18 @@ def test_compaction_changes_no_row(table: ArchiveTable) -> None:
     assert data_files(table) > {file.path for file in before}
 
 
-def test_two_compactions_do_not_take_the_same_files(table: ArchiveTable) -> None:
-    """The second one to commit has its turn refused, also when others committed since."""
-    made = fill(table, 4)
-    behind = table.snapshot()
-    joined = written(table, made)
+def test_of_two_concurrent_compactions_one_commits(table: ArchiveTable) -> None:
+    """The second is refused even if other writers have committed since."""
+    added = fill(table, 4)
+    old = table.snapshot()
+    joined = written(table, added)
     compact(table)
     table.commit(writer="w", batch=4, files=[written(table, ["m4"])])
-    assert not table.replace(writer=WRITER, old=behind.files, new=[joined], since=behind)
-    assert ids(table) == [*made, "m4"]
+    assert not table.replace(writer=WRITER, old=old.files, new=[joined], since=old)
+    assert ids(table) == [*added, "m4"]
 
 
-def test_large_files_are_left_alone(table: ArchiveTable) -> None:
-    """What is at least half as long as a file should be is not written again and again."""
+def test_files_of_at_least_half_the_target_size_are_not_compacted(table: ArchiveTable) -> None:
     files = [written(table, [f"m{number}"]) for number in range(5)]
     table.commit(writer="w", batch=0, files=files)
     size = files[0].size_bytes
@@ -154,8 +155,7 @@ def test_large_files_are_left_alone(table: ArchiveTable) -> None:
     assert len(ids(table)) == 5
 
 
-def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: ArchiveTable) -> None:
-    """All that is committed before it looks, and nothing twice, at whatever moment it looks."""
+def test_a_reader_during_commits_and_compactions_sees_each_committed_message_once(table: ArchiveTable) -> None:
     committed: list[str] = []
     done = threading.Event()
 
@@ -172,22 +172,21 @@ def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: A
     workers = [threading.Thread(target=work) for work in (write, join, join)]
     for worker in workers:
         worker.start()
-    looks = 0
+    reads = 0
     while not done.is_set():
-        sure = list(committed)
-        seen = ids(table)
-        assert seen == [f"m{number:02}" for number in range(len(seen))]
-        assert len(seen) >= len(sure)
-        looks += 1
+        count_before = len(committed)
+        found = ids(table)
+        assert found == [f"m{number:02}" for number in range(len(found))]
+        assert len(found) >= count_before
+        reads += 1
     for worker in workers:
         worker.join()
-    assert looks > 1
+    assert reads > 1
     assert ids(table) == [f"m{number:02}" for number in range(20)]
 
 
-def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
-    """Its files are not named by the log, wherever it stood."""
-    made = fill(table, 15)
+def test_a_killed_compaction_changes_no_rows(table: ArchiveTable) -> None:
+    added = fill(table, 15)
     version, files = table.snapshot().version, data_files(table)
     program = (
         "import sys; from veilmq.pipeline.archive_table import ArchiveTable, compact; "
@@ -199,15 +198,14 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
     compaction.kill()
     compaction.wait()
     assert table.snapshot().version in (version, version + 1)
-    assert ids(table) == made
+    assert ids(table) == added
     compact(table)
-    assert ids(table) == made
+    assert ids(table) == added
     assert len(table.snapshot().files) == 1
 
 
-def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
-    """Replaced files and left-over ones, and no others: not the checkpoints that lie beside them."""
-    made = fill(table, 3)
+def test_vacuum_deletes_replaced_and_uncommitted_files_and_keeps_checkpoints(table: ArchiveTable) -> None:
+    added = fill(table, 3)
     written(table, ["m0"])
     checkpoint = table.place / "_checkpoints" / "orders" / "offsets"
     checkpoint.write("0", b"kept")
@@ -215,12 +213,12 @@ def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
     assert table.vacuum(keep_h=1) == 0
     assert table.vacuum(keep_h=0) == 4
     assert checkpoint.read("0") == b"kept"
-    assert ids(table) == made
+    assert ids(table) == added
     assert len(data_files(table)) == 1
 
 
 def test_an_earlier_version_can_be_read(table: ArchiveTable) -> None:
-    """A replay reads the same files however often it is started again."""
+    """So a restarted replay reads the same files."""
     first = written(table, ["m0"])
     table.commit(writer="w", batch=0, files=[first])
     version = table.snapshot().version
@@ -228,13 +226,13 @@ def test_an_earlier_version_can_be_read(table: ArchiveTable) -> None:
     assert [file.path for file in table.snapshot(version=version).files] == [first.path]
 
 
-def test_a_folder_without_a_table_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PipelineFailed, match="veilmq pipeline archive"):
         ArchiveTable(tmp_path).snapshot()
 
 
 def test_readers_skip_files_by_the_statistics_of_the_log(table: ArchiveTable) -> None:
-    """Least and greatest of what is compared, with instants rounded outwards to ms; nothing of bodies."""
+    """The log has minima and maxima of compared columns, with instants rounded outwards to ms; none of bodies."""
     for number, ids_ in enumerate((["a", "b"], ["c", "d"], ["e"])):
         table.commit(writer="w", batch=number, files=[written(table, ids_)])
     found = DeltaTable(table.location).to_pyarrow_dataset()
@@ -251,16 +249,16 @@ def test_readers_skip_files_by_the_statistics_of_the_log(table: ArchiveTable) ->
 
 
 def test_joined_files_have_the_statistics_of_their_parts(table: ArchiveTable) -> None:
-    """Compaction writes them anew, over all row groups."""
+    """They cover all row groups."""
     table.commit(writer="w", batch=0, files=[written(table, ids_) for ids_ in (["b"], ["a"], ["c"])])
     compact(table)
     (joined,) = pa.table(DeltaTable(table.location).get_add_actions(flatten=True)).to_pylist()
     assert (joined["num_records"], joined["min.id"], joined["max.id"]) == (3, "a", "c")
 
 
-def earlier(place: str) -> ArchiveTable:
-    """Return a table as a version made it that did not know sequence numbers, with a file of that version."""
-    table = ArchiveTable(place)
+def earlier(location: str) -> ArchiveTable:
+    """Return a table of a version without sequence numbers, with a file of that version."""
+    table = ArchiveTable(location)
     number = SCHEMA.get_field_index("sequence_number")
     DeltaTable.create(table.location, SCHEMA.remove(number), partition_by=list(PARTITION))
     file = written(table, ["old"], content=CONTENT.remove(CONTENT.get_field_index("sequence_number")))
@@ -268,9 +266,9 @@ def earlier(place: str) -> ArchiveTable:
     return table
 
 
-def test_a_column_that_a_later_version_added_is_null_in_older_files(place: str) -> None:
-    """In the table and in the file into which a compaction joins old and new ones."""
-    table = earlier(place)
+def test_an_added_column_is_null_in_older_files(location: str) -> None:
+    """Before and after a compaction joins old and new files."""
+    table = earlier(location)
     table.create()
     assert table.commit(writer="w", batch=1, files=[written(table, ["new"])])
     for expected_files in (2, 1):
@@ -281,11 +279,11 @@ def test_a_column_that_a_later_version_added_is_null_in_older_files(place: str) 
         compact(table)
     before = table.snapshot().version
     table.create()
-    assert table.snapshot().version == before, "nothing is missing any more"
+    assert table.snapshot().version == before, "no column is missing"
 
 
-def test_a_column_of_a_later_version_outlives_this_one(table: ArchiveTable) -> None:
-    """This version leaves it null where it writes, and joins files without losing what is in it."""
+def test_a_column_of_a_later_version_is_kept(table: ArchiveTable) -> None:
+    """This version writes null, and a compaction keeps the values."""
     later = CONTENT.append(pa.field("colour", pa.string()))
     DeltaTable(table.location).alter.add_columns(Field("colour", PrimitiveType("string")))
     file = FileWriter(table.place, queue="orders", day=DAY, content=later)
@@ -297,8 +295,8 @@ def test_a_column_of_a_later_version_outlives_this_one(table: ArchiveTable) -> N
     assert found == [{"id": "ours", "colour": None}, {"id": "theirs", "colour": "red"}]
 
 
-def test_days_expire_whole(table: ArchiveTable) -> None:
-    """What was sent before a day leaves the table, and its files the folder when `vacuum` comes."""
+def test_whole_days_expire(table: ArchiveTable) -> None:
+    """Their files leave the table, and ``vacuum`` deletes them."""
     days = [DAY + timedelta(days=number) for number in range(3)]
     files = [written(table, [day.isoformat()], day=day) for day in days]
     table.commit(writer="w", batch=0, files=files)
@@ -310,24 +308,22 @@ def test_days_expire_whole(table: ArchiveTable) -> None:
     assert len(data_files(table)) == 1
 
 
-def test_what_expires_during_a_compaction_does_not_come_back(table: ArchiveTable) -> None:
-    """The compaction's turn is gone then: its file does not count."""
+def test_a_compaction_does_not_restore_messages_that_expire_meanwhile(table: ArchiveTable) -> None:
     table.commit(writer="w", batch=0, files=[written(table, ["a"]), written(table, ["b"])])
-    behind = table.snapshot()
+    old = table.snapshot()
     joined = written(table, ["a", "b"])
     assert table.expire(writer=WRITER, before=DAY + timedelta(days=1)) == 2
-    assert not table.replace(writer=WRITER, old=behind.files, new=[joined], since=behind)
+    assert not table.replace(writer=WRITER, old=old.files, new=[joined], since=old)
     assert ids(table) == []
 
 
-def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_error_names_the_location(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(PipelineFailed, match=r"file/archive cannot be used: .+"):
         ArchiveTable(tmp_path / "file" / "archive").create()
 
 
-def test_processes_that_commit_at_the_same_time_lose_nothing(table: ArchiveTable) -> None:
-    """Each entry of the log is one writer's: every batch is there, once, and no number is left out."""
+def test_concurrent_commits_of_processes_are_all_applied_once(table: ArchiveTable) -> None:
     program = (
         "import sys; from tests.internals.pipeline.test_archive_table import written; "
         "from veilmq.pipeline.archive_table import ArchiveTable; table = ArchiveTable(sys.argv[1]); "

@@ -1,4 +1,4 @@
-"""Closed receipts counted into cells, on Spark."""
+"""Counting closed receipts into cells on Spark."""
 
 import math
 from datetime import date
@@ -19,13 +19,13 @@ def bucket(ms: float) -> int:
 
 
 def one(found: DataFrame) -> KeyCounts:
-    """Return the counts of the only key in these cells."""
+    """Return the counts of the only key in the cells."""
     (only,) = counts_by_key(found.toPandas())
     return only
 
 
 def test_each_receipt_is_counted_by_its_time_and_by_its_timeout(spark: SparkSession) -> None:
-    """Two deletes of 2 s, one nack, an expiry; a dead letter is no receipt."""
+    """There are two deletes of 2 s, one nack and an expiry; a dead letter is not a receipt."""
     found = cells(
         table(
             spark,
@@ -46,7 +46,7 @@ def test_each_receipt_is_counted_by_its_time_and_by_its_timeout(spark: SparkSess
 
 
 def test_a_late_delete_corrects_its_expiry_on_the_same_day(spark: SparkSession) -> None:
-    """The deadline is after midnight, the late delete later still; together they are one event and nothing censored."""
+    """The deadline is after midnight, the late delete even later; together they are one receipt, not censored."""
     found = cells(
         table(
             spark,
@@ -61,8 +61,7 @@ def test_a_late_delete_corrects_its_expiry_on_the_same_day(spark: SparkSession) 
     assert first.late[bucket(90_000_000)] == 1
 
 
-def test_cells_add_up_whatever_the_files_were(spark: SparkSession) -> None:
-    """Cells of two halves, merged, are the cells of the whole."""
+def test_the_merged_cells_of_two_parts_are_the_cells_of_the_whole(spark: SparkSession) -> None:
     rows = [row(Outcome.DELETED, 100 * number) for number in range(1, 20)]
     apart = merged(cells(table(spark, *rows[:7])).unionByName(cells(table(spark, *rows[7:]))))
     whole = cells(table(spark, *rows)).select(*apart.columns)
@@ -70,18 +69,15 @@ def test_cells_add_up_whatever_the_files_were(spark: SparkSession) -> None:
 
 
 def test_older_days_weigh_less(spark: SparkSession) -> None:
-    """A receipt of the day before counts half when the half-life is a day."""
+    """With a half-life of one day, a receipt of the day before counts half."""
     found = cells(
         table(spark, row(Outcome.DELETED, 2_000), row(Outcome.DELETED, 2_000, received_at=LATE.replace(day=2)))
     )
     assert one(decayed(found, half_life_days=1)).first.receipts == pytest.approx(1.5)
 
 
-def test_a_day_before_a_shift_does_not_count(spark: SparkSession) -> None:
-    """Work takes four times as long since the third day, as octaves of the days show; the days before are left out.
-
-    Another key has another timeout since then: its receipts end otherwise, and its work is as before.
-    """
+def test_days_before_a_shift_do_not_count(spark: SparkSession) -> None:
+    """Since the third day work takes four times as long. The timeout of another key changes, but not its work."""
     rows = [
         row(Outcome.DELETED, 1_000 + each, received_at=LATE.replace(day=day)) for day in (1, 2) for each in range(300)
     ]
@@ -89,13 +85,13 @@ def test_a_day_before_a_shift_does_not_count(spark: SparkSession) -> None:
     for day, timeout_ms in ((1, 2_500), (2, 2_500), (3, 6_000)):
         for held_ms in range(500, 4_500, 10):
             outcome = Outcome.DELETED if held_ms <= timeout_ms else Outcome.EXPIRED
-            at, held_ms_seen = LATE.replace(day=day), min(held_ms, timeout_ms)
-            rows.append(row(outcome, held_ms_seen, received_at=at, key="longer", visibility_ms=timeout_ms))
+            at, observed_ms = LATE.replace(day=day), min(held_ms, timeout_ms)
+            rows.append(row(outcome, observed_ms, received_at=at, key="longer", visibility_ms=timeout_ms))
     found = known(cells(table(spark, *rows)), TuneOptions(half_life_days=1e6))
     assert [(each.since, round(each.first.receipts)) for each in found] == [("2026-01-03", 300), ("", 1_200)]
 
 
-def test_extended_receipts_say_how_often_they_were_renewed(spark: SparkSession) -> None:
+def test_extensions_of_receipts_deleted_in_time_are_counted(spark: SparkSession) -> None:
     found = cells(table(spark, row(Outcome.DELETED, 50_000, extensions=2), row(Outcome.EXPIRED, 60_000, extensions=3)))
     first = one(found).first
     assert first.extensions == 2
@@ -103,7 +99,7 @@ def test_extended_receipts_say_how_often_they_were_renewed(spark: SparkSession) 
 
 
 def test_waits_and_days(spark: SparkSession) -> None:
-    """The wait of each message counts once, in the hour of its first receive; days have all receipts."""
+    """The wait of a message counts once, in the hour of its first receive; days have all receipts."""
     receipts = table(
         spark,
         row(Outcome.EXPIRED, 30_000),

@@ -1,7 +1,4 @@
-"""What a timeout costs, by the formula.
-
-Routing keys put into classes.
-"""
+"""The cost of a timeout, and classes of routing keys."""
 
 import dataclasses
 import math
@@ -28,32 +25,32 @@ def load(*work: tuple[float, float], crash_rate: float = 0.0, receives_max: int 
     return Load(tail=tail_of(1.0 - np.cumsum(mass) / mass.sum()), crash_rate=crash_rate, receives_max=receives_max)
 
 
-def test_work_in_time_costs_only_the_waiting_after_crashes() -> None:
+def test_work_within_the_timeout_costs_only_the_wait_after_crashes() -> None:
     assert cost(load((10, 1), crash_rate=0.01), 100, prices=Prices(wait=3)) == pytest.approx(3 * 0.01 * 100)
 
 
-def test_where_a_late_delete_acts_each_timeout_that_passes_costs_the_work_once_more() -> None:
-    """100 s of work and a timeout of 30 s: received again at 30, 60 and 90 s, and then deleted."""
+def test_without_fencing_each_expired_timeout_wastes_the_work_once() -> None:
+    """100 s of work with a timeout of 30 s: it is received again at 30, 60 and 90 s, and then deleted."""
     assert cost(load((100, 1)), 30, prices=SQS) == pytest.approx(300, rel=0.02)
 
 
-def test_where_receipts_are_fenced_work_that_is_late_is_always_late() -> None:
-    """It is done five times, four of them too often, and ends as a dead letter."""
+def test_with_fencing_late_work_is_wasted_at_each_receive() -> None:
+    """It is done five times, four of them in vain, and ends as a dead letter."""
     assert cost(load((100, 1)), 30, prices=OURS) == pytest.approx(400 + 60, rel=0.02)
 
 
-def test_a_dead_letter_costs_where_all_receives_together_are_too_short() -> None:
+def test_without_fencing_a_dead_letter_costs_if_all_timeouts_together_are_too_short() -> None:
     assert cost(load((100, 1), receives_max=2), 30, prices=SQS) == pytest.approx(100 + 60, rel=0.02)
     assert cost(load((100, 1), receives_max=4), 30, prices=SQS) == pytest.approx(300, rel=0.02)
 
 
-def test_an_expiry_that_moves_up_costs_the_work_once() -> None:
+def test_each_move_to_a_longer_class_wastes_the_work_once() -> None:
     assert cost(load((100, 1)), 30, prices=OURS, then_s=[200]) == pytest.approx(100, rel=0.02)
     assert cost(load((100, 1)), 30, prices=OURS, then_s=[60, 200]) == pytest.approx(200, rel=0.02)
 
 
-def test_the_best_timeout_is_where_the_slope_of_both_is_equal() -> None:
-    """No candidate is cheaper; the first order condition of the formula holds for one redelivery."""
+def test_the_best_timeout_is_the_cheapest_candidate() -> None:
+    """The first-order condition of the formula holds for one redelivery."""
     truth = dataclasses.replace(work_types.true_load(20), receives_max=2)
     prices = Prices(dead_letter=0.0)
     best, lowest = best_s(truth, prices=prices)
@@ -63,7 +60,7 @@ def test_the_best_timeout_is_where_the_slope_of_both_is_equal() -> None:
     assert best * density == pytest.approx(work_types.CRASH_RATE, rel=0.1)  # w V f(V) = d q
 
 
-def test_loads_together_cost_what_they_cost_apart() -> None:
+def test_a_mixed_load_costs_the_sum_of_its_parts() -> None:
     parts = [
         dataclasses.replace(work_types.true_load(number), weight=weight) for number, weight in ((5, 0.7), (30, 0.3))
     ]
@@ -75,7 +72,7 @@ PRICES = Prices()
 
 
 def cheapest(loads: Sequence[Load], grid: Sequence[int]) -> float:
-    """Return the least cost of all splits of `loads` into three classes, with all ascending timeouts out of `grid`."""
+    """Return the least cost of all partitions into three classes with ascending timeouts out of ``grid``."""
     found = math.inf
     for number, middle_s in enumerate(grid):
         for longest_s in grid[number + 1 :] if number else ():
@@ -89,8 +86,8 @@ def cheapest(loads: Sequence[Load], grid: Sequence[int]) -> float:
     return found
 
 
-def test_the_programme_finds_what_trying_everything_finds() -> None:
-    """Five types in up to three classes, every split and every timeout out of a few dozen tried."""
+def test_the_classes_cost_no_more_than_those_of_an_exhaustive_search() -> None:
+    """Five types in up to three classes, with all partitions and all timeouts out of a grid."""
     loads = [work_types.true_load(number, weight=0.2) for number in (8, 16, 20, 24, 32)]
     grid = [20, 25, 30, 50, 70, 80, 90, 110, 130, 160, 190, 230, 280, 330, 400, 480, 700, 1000, 1250, 1480, 1780]
     found = classes_of(loads, 3, prices=PRICES)
@@ -98,8 +95,8 @@ def test_the_programme_finds_what_trying_everything_finds() -> None:
     assert found.cost == cost_of_classes(loads, found.members, found.timeouts_s, prices=PRICES)
 
 
-def test_more_classes_never_cost_more_and_a_few_get_nearly_all() -> None:
-    """Forty types: four classes come within a third of one timeout for each type, one class costs many times more."""
+def test_more_classes_never_cost_more_and_four_save_most() -> None:
+    """Of forty types: four classes cost at most a third more than one timeout for each type, one class over twice."""
     loads = [work_types.true_load(number, weight=1 / 40) for number in range(40)]
     found = [classes_of(loads, count, prices=PRICES).cost for count in (1, 2, 3, 4)]
     assert found == sorted(found, reverse=True)
@@ -109,8 +106,7 @@ def test_more_classes_never_cost_more_and_a_few_get_nearly_all() -> None:
     assert sum(cost(load, 30, prices=PRICES) for load in loads) > 20 * each_its_own
 
 
-def test_timeouts_rise_and_each_type_is_in_the_class_of_its_neighbours() -> None:
-    """Classes are runs of neighbours, whatever order the types come in."""
+def test_classes_are_ranges_of_neighbours_with_ascending_timeouts() -> None:
     numbers = [30, 2, 21, 11, 39, 5]
     found = classes_of([work_types.true_load(number, weight=1 / 6) for number in numbers], 3, prices=PRICES)
     assert list(found.timeouts_s) == sorted(set(found.timeouts_s))
@@ -118,8 +114,7 @@ def test_timeouts_rise_and_each_type_is_in_the_class_of_its_neighbours() -> None
     assert by_length == sorted(by_length)
 
 
-def test_more_keys_than_groups_are_grouped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys beyond the number of groups share one, and cost hardly more."""
+def test_many_keys_are_grouped_first_and_cost_hardly_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.pipeline.cost.GROUPS_MAX", 50)  # 40 keys have a group each
     loads = [work_types.true_load(number % 40, weight=1 / 160) for number in range(160)]
     many = classes_of(loads, 2, prices=PRICES)
@@ -128,6 +123,6 @@ def test_more_keys_than_groups_are_grouped_first(monkeypatch: pytest.MonkeyPatch
 
 
 def test_there_are_no_more_classes_than_whole_seconds() -> None:
-    """Work that takes no time has the shortest timeout there is, and a second class has none below it."""
+    """Work without a duration gets the shortest timeout, below which there is no second class."""
     loads = [Load(tail=tail_of(np.zeros(BUCKETS)), crash_rate=0.1, receives_max=5, weight=0.5)] * 2
     assert classes_of(loads, 3, prices=PRICES).timeouts_s == (1,)

@@ -1,4 +1,4 @@
-"""The jobs on a cluster of Spark, through a Spark Connect server, and the declarative pipeline of the examples."""
+"""The jobs on a Spark cluster and a Spark Connect server, and the declarative pipeline of the examples."""
 
 import json
 import os
@@ -49,12 +49,12 @@ _STARTED = re.compile(r"Spark Connect server started at: (\S+:\d+)")
 
 
 class ConnectServer:
-    """A context manager: the server runs inside it, at ``remote``, and works in a folder of its own."""
+    """A context manager that runs a server, at ``remote``, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lines: list[str] = []
-        self._decided = threading.Event()  # it listens, or has ended
+        self._started_or_ended = threading.Event()
         self.remote = ""
 
     def __enter__(self) -> Self:
@@ -71,36 +71,36 @@ class ConnectServer:
             text=True,
             errors="replace",
         )
-        self._listener = threading.Thread(target=self._listen, name="connect-server", daemon=True)
-        self._listener.start()
-        self._decided.wait(START_S_MAX)
-        started = _STARTED.search(self.said())
+        self._reader = threading.Thread(target=self._read_output, name="connect-server", daemon=True)
+        self._reader.start()
+        self._started_or_ended.wait(START_S_MAX)
+        started = _STARTED.search(self.output())
         if started is None:
             self._end()
-            pytest.fail(f"Spark Connect did not start: {self.said()}")
+            pytest.fail(f"Spark Connect did not start: {self.output()}")
         self.remote = f"sc://{started[1]}"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return "".join(self._lines)
 
-    def _listen(self) -> None:
-        """Take what it prints to its end, so that it never waits for a reader."""
+    def _read_output(self) -> None:
+        """Read the output to its end, so that the server never blocks on the pipe."""
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
                 self._lines.append(line)
                 if _STARTED.search(line):
-                    self._decided.set()
-        self._decided.set()
+                    self._started_or_ended.set()
+        self._started_or_ended.set()
 
     def _end(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._listener.join()
+        self._reader.join()
 
 
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -108,7 +108,7 @@ pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), py
 MESSAGES = 60
 CRASHED = 20
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What Java would compile well here, it would run a few times."""
+"""Options of Java for a fast start."""
 CLUSTER = (
     "spark.driver.host=127.0.0.1",
     "spark.executor.memory=512m",
@@ -136,7 +136,7 @@ def run(folder: Path, where: Sequence[str], *jobs: Sequence[str]) -> str:
 
 
 def export(folder: Path) -> None:
-    """Write an event log: a fast and a slow kind of work of one queue."""
+    """Write the event log of a queue with fast and slow work."""
     rows = worked() + [row(Outcome.EXPIRED, 30_000, key="fast")] * CRASHED
     hour = folder / "date=2026-01-01" / "hour=12"
     hour.mkdir(parents=True)
@@ -144,18 +144,18 @@ def export(folder: Path) -> None:
     pq.write_table(table, hour / "one.parquet")
 
 
-def test_jobs_that_learn(where: Sequence[str], tmp_path: Path) -> None:
-    """From the event log to recommendations, table and page; relative folders are those of the starting process."""
+def test_tune_route_table_and_report(where: Sequence[str], tmp_path: Path) -> None:
+    """Relative folders are relative to the working directory of the job."""
     export(tmp_path / "events")
     shared = ["--state", "state", "--endpoint", "http://127.0.0.1:1"]
-    said = run(
+    output = run(
         tmp_path,
         where,
         ["tune", "--events", "events", "--json", *shared],
         ["route-table", "jobs", "--to", "routes.json", "--classes", "2", *shared],
         ["report", "--to", "report.html", *shared],
     )
-    recommended = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    recommended = json.loads(output[output.index("[") : output.rindex("]") + 1])
     assert [(each["queue"], each["key"]) for each in recommended] == [
         ("1/jobs", None), ("1/jobs", "fast"), ("1/jobs", "slow"),
     ]  # fmt: skip
@@ -171,8 +171,8 @@ def test_jobs_that_learn(where: Sequence[str], tmp_path: Path) -> None:
     assert queue["row"][-1] == recommended[0]["reason"]
 
 
-def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
-    """Routed and replayed, each message is where it belongs, once; ``archive`` has its cluster among the proofs."""
+def test_route_and_replay(where: Sequence[str], tmp_path: Path) -> None:
+    """Each message is sent once. (A proof tests ``archive`` on a cluster.)"""
     classes = tuple(TimeoutClass(name=name, visibility_timeout_s=60, queue=name) for name in ("short", "long"))
     table = RoutingTable(version=1, classes=classes, keys={"a": 0}, default=1)
     (tmp_path / "routes.json").write_bytes(msgspec.json.encode(table))
@@ -187,13 +187,13 @@ def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
         send_in_order(client, "intake", [message(body, kind) for body, kind in sent.items()])
         route = ["route", "intake", "--table", "routes.json", "--checkpoint", "checkpoint", "--create", "--batch", "40"]
         replay = ["replay", "again", "--table", "archive", "--run", "one"]
-        said = run(tmp_path, where, *([*words, "--endpoint", server.endpoint] for words in (route, replay)))
-        assert said.splitlines() == [f"intake: {MESSAGES} messages forwarded", f"again: {MESSAGES} messages replayed"]
+        output = run(tmp_path, where, *([*words, "--endpoint", server.endpoint] for words in (route, replay)))
+        assert output.splitlines() == [f"intake: {MESSAGES} messages forwarded", f"again: {MESSAGES} messages replayed"]
         assert left(client, "intake") == (0, 0)
         assert sorted(each.body for each in drained(client, "again")) == sorted(f"body of {each}" for each in kept)
-        for queue, wanted in (("short", "a"), ("long", "b")):
+        for queue, expected in (("short", "a"), ("long", "b")):
             bodies = [each.body for each in drained(client, queue)]
-            assert sorted(bodies) == sorted(body for body, kind in sent.items() if kind == wanted)
+            assert sorted(bodies) == sorted(body for body, kind in sent.items() if kind == expected)
 
 
 def message(body: str, kind: str) -> NewMessage:
@@ -204,7 +204,7 @@ ORDERS = 40
 
 
 def test_the_declarative_pipeline_of_the_examples(tmp_path: Path) -> None:
-    """The queue ends up in a table, each message once, and the event log in histograms; the queue is empty then."""
+    """Each message of the queue is moved to a table once, and the event log is counted into histograms."""
     need_java()
     spec = tmp_path / "pipeline"
     shutil.copytree(ROOT / "examples" / "declarative", spec)

@@ -1,4 +1,4 @@
-"""What receipts say, how well they say it, and when they do not; the curves that it rests on."""
+"""Estimates from receipts, their uncertainty, and the curves behind them."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.internals.pipeline.made_counts import key_with, lognormal, made, renewed, scaled
+from tests.internals.pipeline.made_counts import key_with, lognormal, receipt_counts, renewed, scaled
 from veilmq.pipeline.cells import BUCKETS, EDGES_S, RATIO, Array, KeyCounts, ReceiptCounts, bucket_of
 from veilmq.pipeline.estimate import Estimate, estimate, estimates
 from veilmq.pipeline.options import TuneOptions
@@ -19,7 +19,7 @@ P99 = math.exp(0.8 * 2.3263)
 
 
 def alone(first: ReceiptCounts) -> Estimate:
-    """Return the estimate of a queue with these first receipts."""
+    """Return the estimate from these first receipts."""
     return estimate(key_with(first), options=OPTIONS)
 
 
@@ -30,8 +30,8 @@ def test_a_quantile_below_the_longest_timeout_is_identifiable() -> None:
     assert quantile.why_not == ""
 
 
-def test_it_takes_fifty_receipts_at_risk() -> None:
-    """A p99 of five thousand receipts is identifiable, one of two thousand is not, though its bounds are known."""
+def test_an_identifiable_quantile_requires_fifty_receipts_at_risk() -> None:
+    """A p99 of six thousand receipts is identifiable; of two thousand only its bounds are known."""
     few = alone(lognormal(2.0, 2000)).quantile
     assert few.point_s is None
     assert (few.lower_s or 0.0) < 2.0 * P99 < (few.upper_s or 0.0)
@@ -40,20 +40,20 @@ def test_it_takes_fifty_receipts_at_risk() -> None:
     assert estimate(key_with(lognormal(2.0, 2000)), options=TuneOptions(quantile=0.95)).quantile.point_s is not None
 
 
-def test_too_few_receipts_are_said() -> None:
-    """Three receipts must lie beyond a p99 for anything to be said."""
+def test_a_p99_requires_three_hundred_receipts() -> None:
+    """Three of them lie beyond it."""
     assert alone(lognormal(2.0, 299)).quantile.why_not == "not identifiable: 299 first receipts, p99 needs 300"
 
 
-def test_crashes_are_told_from_work_by_follow_up() -> None:
-    """All that outlived a timeout that is long enough has crashed, and does not move the quantile."""
+def test_follow_up_distinguishes_crashes_from_work() -> None:
+    """Receipts that exceed a timeout which is long enough are crashes, and do not affect the quantile."""
     found = alone(lognormal(1.0, 10_000, crash_rate=0.05, finishing=False))
     assert found.rates.crash == pytest.approx(0.05, rel=0.03)
     assert found.quantile.point_s == pytest.approx(P99, rel=0.03)
 
 
-def test_where_consumers_give_up_too_early_nothing_is_said() -> None:
-    """A third of the work still went on: crashes and work cannot be distinguished."""
+def test_without_enough_follow_up_the_quantile_is_not_identifiable() -> None:
+    """A third of the work exceeds the timeout: crashes and long work cannot be distinguished."""
     found = alone(lognormal(20.0, 10_000, crash_rate=CRASHES, finishing=False))
     assert not found.is_known
     assert found.quantile.point_s is None
@@ -62,8 +62,8 @@ def test_where_consumers_give_up_too_early_nothing_is_said() -> None:
     assert found.quantile.why_not.startswith("not identifiable: 31 % of the receipts expired and were never deleted")
 
 
-def test_late_deletes_under_two_timeouts_tell_who_finishes_late() -> None:
-    """Half of those who are late finish: the line through the arms says so, and each late delete counts twice."""
+def test_late_deletes_under_two_timeouts_determine_the_share_that_finishes_late() -> None:
+    """Half of the late work is finished, so each late delete counts twice."""
     parts = []
     for timeout_s in (10.0, 40.0):
         whole = lognormal(10.0, 20_000, timeout_s=timeout_s, crash_rate=0.05)
@@ -75,17 +75,17 @@ def test_late_deletes_under_two_timeouts_tell_who_finishes_late() -> None:
     assert "late deletes indicate" in found.quantile.why_not
 
 
-def test_timeouts_that_depend_on_the_work_are_seen() -> None:
-    """Slow work has the longer timeout, and consumers give up: no curve through both is that of any work."""
+def test_timeouts_that_depend_on_the_work_are_detected() -> None:
+    """Slow work has the longer timeout, and consumers give up."""
     fast = lognormal(2.0, 10_000, timeout_s=10.0, crash_rate=0.05, finishing=False)
     slow = lognormal(8.0, 10_000, timeout_s=40.0, crash_rate=0.05, finishing=False)
     assert "longer under one timeout than under another" in alone(fast + slow).quantile.why_not
 
 
 def test_later_receipts_refute_crashes() -> None:
-    """What only expired comes back, and expires again each time: that is slow work of unknown length."""
-    first = made(timeout_s=10.0, deleted=[(each / 100.0, 19.0) for each in range(50, 150)], crashed=100.0)
-    again = made(timeout_s=10.0, crashed=400.0)
+    """Messages that expire at each receive are slow work of unknown length."""
+    first = receipt_counts(timeout_s=10.0, deleted=[(each / 100.0, 19.0) for each in range(50, 150)], crashed=100.0)
+    again = receipt_counts(timeout_s=10.0, crashed=400.0)
     found = estimate(KeyCounts(queue="jobs", key="", first=first, later=again), options=OPTIONS)
     assert not found.is_known
     assert "receipts show that at most" in found.quantile.why_not
@@ -93,24 +93,26 @@ def test_later_receipts_refute_crashes() -> None:
 
 
 def test_late_deletes_refute_crashes_under_one_timeout() -> None:
-    """Half of what expired was deleted late, after the timeout: at most the other half has crashed."""
+    """Half of the expired receipts were deleted late, so at most the other half are crashes."""
     fast = lognormal(1.0, 2_700, sigma=0.2)
-    slow = made(late=[(40.0, 150.0)], crashed=150.0)
+    slow = receipt_counts(late=[(40.0, 150.0)], crashed=150.0)
     found = alone(fast + slow)
     assert found.rates.crash <= 0.05
     assert found.tail.beyond(np.array([30.0]))[0, 0] >= 0.05
 
 
-def test_rare_slow_work_that_was_seen_is_not_taken_for_impossible() -> None:
-    """One message in four hundred takes forty seconds: a curve of one peak, fitted to all others, would deny it."""
-    found = alone(lognormal(1.0, 399, sigma=0.2, timeout_s=600.0) + made(timeout_s=600.0, deleted=[(40.0, 1.0)]))
+def test_observed_rare_slow_work_is_kept_in_the_tail() -> None:
+    """One message in four hundred takes forty seconds, which a family with one peak does not fit."""
+    found = alone(
+        lognormal(1.0, 399, sigma=0.2, timeout_s=600.0) + receipt_counts(timeout_s=600.0, deleted=[(40.0, 1.0)])
+    )
     beyond = found.tail.beyond(np.array([10.0, 30.0]))
     assert beyond[0] == pytest.approx(1 / 400, rel=0.01)
     assert np.median(beyond[:, 1]) == pytest.approx(1 / 400, rel=0.5)
 
 
-def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
-    """Moved to its own median; its tail is near that of its own kind of work, not that of the slow work beside it."""
+def test_a_key_with_few_receipts_borrows_the_spread_of_others_around_its_own_median() -> None:
+    """Its tail is that of work with its median, not that of another key's slow work."""
     keys = [
         key_with(lognormal(0.5, 5000, crash_rate=0.01), key="fast"),
         key_with(lognormal(200.0, 5000, timeout_s=3000.0, crash_rate=0.01), key="slow"),
@@ -126,24 +128,24 @@ def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
     assert found["fast"].lent == 0.0
 
 
-def test_an_empty_queue_says_nothing() -> None:
+def test_an_empty_queue_has_no_estimate() -> None:
     whole, found = estimates([key_with(ReceiptCounts(), key="new")], options=OPTIONS)
     assert not whole.is_known
     assert not found["new"].is_known
     assert whole.rates.recovery == 0.0
 
 
-def test_renewals_are_seen_and_take_the_work_out_of_the_cost() -> None:
-    """Consumers that renew every 20 s lose nothing to a timeout with room for three renewals."""
+def test_renewals_are_detected_and_remove_long_work_from_the_cost() -> None:
+    """For consumers that renew every 20 s, a timeout with time for three renewals costs little."""
     found = alone(renewed(20))
     assert found.renewal_s == pytest.approx(20, rel=0.06)
     each = found.costs(np.array([20.0, 70.0]), OPTIONS)
     assert each[0, 0] > 100.0 * each[0, 1]
 
 
-def test_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
-    """Half of them: what they gave up is no crash, and their work outlives room for three renewals."""
-    gave_up = made(deleted=[(each, 1.0) for each in range(1, 31)], crashed=270.0)
+def test_long_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
+    """Half of the consumers do not renew; the work that they gave up does not count as crashes."""
+    gave_up = receipt_counts(deleted=[(each, 1.0) for each in range(1, 31)], crashed=270.0)
     found, every = alone(scaled(renewed(20) + gave_up, 10.0)), alone(renewed(20))
     assert found.rates.crash < 0.02
     assert found.survival[0, bucket_of(150)] == pytest.approx(0.5, rel=0.1)
@@ -152,39 +154,44 @@ def test_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
     assert whole.mean() < 10.0
 
 
-def test_light_tails_leave_little_beyond_the_timeout() -> None:
-    """Work of 3 … 5 s under a timeout of 8 s: what is left are crashes, and 8 s clearly costs more than 6 s."""
-    found = alone(made(timeout_s=8.0, deleted=[(3.0 + each / 100.0, 50.0) for each in range(200)], crashed=300.0))
+def test_expiries_beyond_a_light_tail_are_crashes() -> None:
+    """Work takes 3 to 5 s under a timeout of 8 s, so 8 s clearly costs more than 6 s."""
+    found = alone(
+        receipt_counts(timeout_s=8.0, deleted=[(3.0 + each / 100.0, 50.0) for each in range(200)], crashed=300.0)
+    )
     assert found.rates.crash == pytest.approx(300 / 10_300, rel=0.03)
     each = found.costs(np.array([6.0, 8.0]), OPTIONS)
     assert (each[:, 1] > 1.25 * each[:, 0]).all()
 
 
-def test_where_nothing_ended_not_all_are_crashes() -> None:
-    found = alone(made(timeout_s=1.0, crashed=5_000.0))
+def test_if_no_receipt_was_deleted_nothing_is_known() -> None:
+    found = alone(receipt_counts(timeout_s=1.0, crashed=5_000.0))
     assert not found.is_known
     assert found.quantile.why_not.startswith("not identifiable")
 
 
-def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
-    """Work of two kinds, none of which ends soon after a renewal: held time alone says 35 s."""
+def test_extended_timeouts_determine_the_period_of_renewals_if_the_work_does_not() -> None:
+    """No work ends soon after a renewal: the time held alone would give 35 s."""
     found = renewal_of(renewed(20, [*range(1, 16), *range(35, 40)]))
     assert found == pytest.approx(20, rel=0.02)
 
 
-def test_consumers_that_renew_now_and_then_do_not_count_as_renewing() -> None:
-    """A tenth of what outlived a renewal was renewed."""
-    plain, other = (made(deleted=[(25.0, 270.0)]), made(timeout_s=50.0, deleted=[(25.0, 30.0)], extended=True))
+def test_consumers_that_renew_rarely_do_not_count_as_renewing() -> None:
+    """A tenth of the receipts that exceeded a period were renewed."""
+    plain, other = (
+        receipt_counts(deleted=[(25.0, 270.0)]),
+        receipt_counts(timeout_s=50.0, deleted=[(25.0, 30.0)], extended=True),
+    )
     rarely = replace(plain + other, extensions=30.0)
     assert renewal_of(rarely) is None
     assert renewal_of(lognormal(2.0, 300)) is None
 
 
-# Curves, on examples that a pencil can follow, and their tails.
+# Curves and their tails, in examples that can be calculated by hand
 
 
 def counts(*pairs: tuple[float, float]) -> Array:
-    """Return how many receipts lie in which bucket, from pairs of (seconds, receipts)."""
+    """Return the receipts by bucket, from pairs of (seconds, receipts)."""
     found = np.zeros(BUCKETS)
     for time_s, receipts in pairs:
         found[bucket_of(time_s)] += receipts
@@ -192,11 +199,11 @@ def counts(*pairs: tuple[float, float]) -> Array:
 
 
 def at(values: Array, time_s: float) -> float:
-    """Return the value of a curve right after the bucket of `time_s`."""
+    """Return the value of a curve at the upper edge of the bucket of ``time_s``."""
     return float(values[bucket_of(time_s)])
 
 
-def test_the_curve_steps_where_work_ends_and_not_where_sight_does() -> None:
+def test_the_curve_steps_down_where_work_ends_and_not_at_censored_receipts() -> None:
     """Ten receipts: 2 end at 1 s, 3 are released at 5 s, 1 of the 5 left ends at 8 s."""
     ended = counts((1, 2), (8, 1))
     survival = product_limit(ended, remaining(ended + counts((5, 3), (20, 4))))
@@ -207,7 +214,7 @@ def test_the_curve_steps_where_work_ends_and_not_where_sight_does() -> None:
 
 
 def test_a_quantile_is_interpolated_within_its_bucket() -> None:
-    """And infinite where the curve does not come down to it."""
+    """It is infinite if the curve does not fall to the level."""
     seen = lognormal(10.0, 5000, timeout_s=1e6)
     rows = np.stack([1.0 - np.cumsum(seen.deleted) / 5000, np.ones(BUCKETS)])
     median, never = crossings_s(rows, 0.5)
@@ -215,8 +222,8 @@ def test_a_quantile_is_interpolated_within_its_bucket() -> None:
     assert never == math.inf
 
 
-def test_the_tail_weighs_work_beyond_each_time() -> None:
-    """Of two equal halves of 1 s and 100 s, the second is what lies beyond 10 s; rows are several tails."""
+def test_the_tail_has_the_work_beyond_each_time() -> None:
+    """Half of the work takes 1 s, half 100 s; the rows are several tails."""
     ended = counts((1, 10), (100, 10))
     one = product_limit(ended, remaining(ended))
     tail = tail_of(np.stack([one, one]))
@@ -226,8 +233,8 @@ def test_the_tail_weighs_work_beyond_each_time() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_end_of_a_curve_is_drawn_on_by_the_family_that_the_data_shows(family: str) -> None:
-    """From 100,000 receipts of it; ten times as far out as most of them, the tail is right to some factor."""
+def test_a_curve_is_extrapolated_by_the_family_that_fits(family: str) -> None:
+    """With 100,000 receipts, the tail where 2 are left is right within a factor of two."""
     levels = (np.arange(100_000) + 0.5) / 100_000
     shapes: dict[str, Callable[[float], float]] = {
         "log-normal": lambda t: 0.5 * math.erfc(math.log(t / 10.0) / 1.5 / math.sqrt(2.0)),

@@ -1,4 +1,4 @@
-"""Folders and URLs as Spark takes them, and the jobs on a bucket of a real S3 server (`make test-all`)."""
+"""Folders and URLs for Spark, and the jobs with a bucket of a real S3 server (``make test-all``)."""
 
 import re
 import threading
@@ -24,7 +24,7 @@ from veilmq.testing import RunningServer
 
 
 @pytest.mark.parametrize(
-    ("place", "wanted"),
+    ("place", "expected"),
     [
         pytest.param("state", "{here}/state", id="relative"),
         pytest.param("./a/state/", "{here}/a/state", id="dot"),
@@ -33,15 +33,15 @@ from veilmq.testing import RunningServer
         pytest.param("file:/mnt/state", "file:/mnt/state", id="file"),
     ],
 )
-def test_a_relative_folder_is_one_of_this_process(
-    place: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_relative_folder_is_relative_to_the_working_directory(
+    place: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert located(place) == wanted.format(here=tmp_path)
+    assert located(place) == expected.format(here=tmp_path)
 
 
-def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket: str) -> None:
-    """What the table's log rests on (`If-None-Match: *`): the others are refused, also later ones."""
+def test_one_of_several_concurrent_writers_creates_the_object(s3: S3Server, bucket: str) -> None:
+    """The log of the archive table requires this of the bucket (``If-None-Match: *``)."""
     outcomes: list[str] = []
     start = threading.Barrier(8)
     name = bucket.removeprefix("s3://")
@@ -68,33 +68,33 @@ def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket
 
 
 @pytest.mark.parametrize(
-    ("place", "secret", "says"),
+    ("place", "secret", "reason"),
     [
         pytest.param("s3://no-such-bucket/archive", None, "The specified bucket does not exist", id="bucket"),
         pytest.param("{bucket}/archive", "wrong", "request signature", id="keys"),
         pytest.param("{bucket}/archive", None, "has no archive", id="empty"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_named(
-    bucket: str, place: str, secret: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+def test_an_error_names_the_location_and_the_reason(
+    bucket: str, place: str, secret: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if secret is not None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     location = place.format(bucket=bucket)
-    with pytest.raises(PipelineFailed, match=f"^{re.escape(location)} .*{says}.*$"):
+    with pytest.raises(PipelineFailed, match=f"^{re.escape(location)} .*{reason}.*$"):
         ArchiveTable(location).snapshot()
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
-def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) -> None:
-    """Table, checkpoints and the record of a replay are in the bucket; started again, each job finds them there."""
+def test_restarted_jobs_continue_from_the_bucket(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """The bucket has the table, the checkpoints and the plan of a replay."""
     need_java()
     classes = tuple(TimeoutClass(name=name, visibility_timeout_s=60, queue=name) for name in ("short", "long"))
     routes = RoutingTable(version=1, classes=classes, keys={"a": 0}, default=1)
     (tmp_path / "routes.json").write_bytes(msgspec.json.encode(routes))
-    table = f"s3a{bucket.removeprefix('s3')}/archive"  # Hadoop's name, which all understand
+    table = f"s3a{bucket.removeprefix('s3')}/archive"  # Hadoop's scheme
     where = ["--master", "local[2]", "--conf", f"spark.jars={s3.settings['spark.jars']}"]
     kinds = {f"{kind}{number}": kind for number in range(10) for kind in "ab"}
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
@@ -110,8 +110,8 @@ def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) 
         archive = ["archive", "orders", "--table", table, "--batch", "5"]
         route = ["route", "intake", "--table", "routes.json", "--checkpoint", f"{bucket}/route", "--create"]
         replay = ["replay", "again", "--table", table, "--run", "one"]
-        said = run(tmp_path, here, archive, archive, route, route, replay, replay)
-        assert said.splitlines() == [
+        output = run(tmp_path, here, archive, archive, route, route, replay, replay)
+        assert output.splitlines() == [
             "orders: 20 messages archived",
             "orders: 0 messages archived",
             "intake: 20 messages forwarded",
@@ -122,5 +122,5 @@ def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) 
         assert sorted(message.body for message in drained(client, "again")) == sorted(kinds)
         assert sorted(message.body for message in drained(client, "short")) == sorted(f"a{n}" for n in range(10))
         assert (left(client, "orders"), left(client, "intake")) == ((0, 0), (0, 0))
-    assert [file.name for file in tmp_path.iterdir()] == ["routes.json"], "all else is in the bucket"
+    assert [file.name for file in tmp_path.iterdir()] == ["routes.json"], "everything else is in the bucket"
     assert len(DeltaTable(f"{bucket}/archive").file_uris()) == 1

@@ -1,4 +1,4 @@
-"""The jobs that move messages, on real Spark and a real server: archive, replay, route."""
+"""The jobs archive, replay and route on real Spark and a real server."""
 
 import re
 import signal
@@ -45,9 +45,9 @@ def text(value: str) -> Attribute:
     return Attribute(type="String", text=value)
 
 
-def test_a_message_is_archived_under_the_day_in_utc_on_which_it_was_sent(spark: SparkSession) -> None:
+def test_the_archived_date_is_the_day_of_sending_in_utc(spark: SparkSession) -> None:
     at = [datetime(2026, 1, 2, 23, 59, 59, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)]
-    rows = spark.createDataFrame([{"id": str(place), "sent_at": value} for place, value in enumerate(at)], SCHEMA)
+    rows = spark.createDataFrame([{"id": str(number), "sent_at": value} for number, value in enumerate(at)], SCHEMA)
     before = str(spark.conf.get("spark.sql.session.timeZone"))
     spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
     try:
@@ -57,8 +57,8 @@ def test_a_message_is_archived_under_the_day_in_utc_on_which_it_was_sent(spark: 
     assert days == ["2026-01-02", "2026-01-03"]
 
 
-def test_messages_are_routed_as_the_table_says(spark: SparkSession) -> None:
-    """As `RoutingTable.class_of` does, for each key and number of receives."""
+def test_messages_are_routed_like_class_of(spark: SparkSession) -> None:
+    """For each key and number of receives."""
     cases = [
         (key, kind, receives, TABLE.class_of("" if kind else key or "", receives - 1).queue)
         for key in ("a", "b", "unknown", None)
@@ -67,13 +67,13 @@ def test_messages_are_routed_as_the_table_says(spark: SparkSession) -> None:
     ]
     rows = [
         {
-            "id": str(place),
+            "id": str(number),
             "body": expected,
             "attributes": {} if key is None else {"Type": key},
             "attribute_types": None if kind is None else {"Type": kind},
             "receive_count": receives,
         }
-        for place, (key, kind, receives, expected) in enumerate(cases)
+        for number, (key, kind, receives, expected) in enumerate(cases)
     ]
     found = routed(spark.createDataFrame(rows, SCHEMA), TABLE, fifo=False).collect()
     assert len(found) == len(cases)
@@ -83,7 +83,7 @@ def test_messages_are_routed_as_the_table_says(spark: SparkSession) -> None:
 def test_archive_and_replay(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """What was sent is in the table once, also over several runs; a slice of it comes back once for each run's name."""
+    """Each message is in the table once, also after several runs; a slice is replayed once for each name of a run."""
     client.create_queue("orders")
     client.create_queue("steps.fifo", {"fifo": True})
     number, raw = Attribute(type="Number.int", text="7"), Attribute(type="Binary", data=b"\0")
@@ -112,26 +112,26 @@ def test_archive_and_replay(
         where="body != 'o3'",
         until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
     )
-    how = ReplayOptions(table=folder, run="one", batch_messages=12)
-    wanted = Replay(endpoint=server.endpoint, to="again", slice=part, options=how)
-    assert wanted.send(spark).messages == 19
-    assert wanted.send(spark).before == 19
+    replay_options = ReplayOptions(table=folder, run="one", batch_messages=12)
+    replay = Replay(endpoint=server.endpoint, to="again", slice=part, options=replay_options)
+    assert replay.send(spark).messages == 19
+    assert replay.send(spark).before == 19
     record = tmp_path / "archive" / "_replays" / "one.json"
-    cut_off = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
-    record.write_bytes(msgspec.json.encode(cut_off))  # as if it was killed before it could note the later batches
-    assert 0 < wanted.send(spark).before < 19
-    back = drained(client, "again")
-    assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(20) if n != 3)
-    assert all(message.attributes == typed for message in back)
+    killed = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
+    record.write_bytes(msgspec.json.encode(killed))  # like a kill before later batches are recorded
+    assert 0 < replay.send(spark).before < 19
+    replayed = drained(client, "again")
+    assert Counter(message.body for message in replayed) == Counter(f"o{n}" for n in range(20) if n != 3)
+    assert all(message.attributes == typed for message in replayed)
     with pytest.raises(PipelineFailed, match="started with another slice"):
-        replace(wanted, slice=Slice()).send(spark)
-    record.write_bytes(b'{"to": "again"}')  # of another format
+        replace(replay, slice=Slice()).send(spark)
+    record.write_bytes(b'{"to": "again"}')  # another format
     with pytest.raises(PipelineFailed, match=r"one.json is not the plan of a run .*choose another name with --run"):
-        wanted.send(spark)
+        replay.send(spark)
 
     client.create_queue("again.fifo", {"fifo": True})
-    part, how = Slice(queues=("steps.fifo",)), replace(how, run="two")
-    ordered = Replay(endpoint=server.endpoint, to="again.fifo", slice=part, options=how)
+    part, replay_options = Slice(queues=("steps.fifo",)), replace(replay_options, run="two")
+    ordered = Replay(endpoint=server.endpoint, to="again.fifo", slice=part, options=replay_options)
     assert ordered.send(spark).messages == 10
     found: dict[str, list[str]] = {}
     for message in drained(client, "again.fifo"):
@@ -139,10 +139,10 @@ def test_archive_and_replay(
     assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
 
 
-def test_messages_leave_the_table_also_while_nothing_is_compacted(
+def test_messages_expire_without_compaction(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that runs until it is stopped, which is when there is no file any more."""
+    """The job is stopped once the table has no files."""
     monkeypatch.setattr("veilmq.pipeline.archive.MINUTE_S", 0.0)
     client.create_queue("orders")
     table, stop = ArchiveTable(tmp_path), threading.Event()
@@ -161,8 +161,8 @@ def test_messages_leave_the_table_also_while_nothing_is_compacted(
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_a_job_that_is_stopped_leaves_no_traces(server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
-    """Workers of Spark wait for more to do then, and their connections are cut off."""
+def test_a_stopped_job_prints_no_traceback(server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
+    """The connections of Spark's idle workers are closed at the end."""
     need_java()
     client.create_queue("orders")
     words = ["orders", "--table", str(tmp_path / "t"), "--endpoint", server.endpoint, "--continuous"]
@@ -176,14 +176,13 @@ def test_a_job_that_is_stopped_leaves_no_traces(server: RunningServer, client: H
             assert running.poll() is None, running.communicate()[0]
         assert claims.sources()[0].hold_until_ms - server.clock.now_ms() > 3_600_000
         running.send_signal(signal.SIGTERM)
-        said, _ = running.communicate(timeout=120)
-    assert running.returncode == 0, said
-    assert "orders: 0 messages archived" in said
-    assert not re.search("Traceback|BrokenPipe|reset by peer", said), said
+        output, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, output
+    assert "orders: 0 messages archived" in output
+    assert not re.search("Traceback|BrokenPipe|reset by peer", output), output
 
 
-def test_compaction_runs_as_tasks(spark: SparkSession, tmp_path: Path) -> None:
-    """One for each file that it makes, not in the driver; what the log says of them is what their tasks saw."""
+def test_compaction_runs_a_task_for_each_new_file(spark: SparkSession, tmp_path: Path) -> None:
     table = ArchiveTable(tmp_path / "archive")
     table.create()
     for number, queue in enumerate(("a", "b", "c")):
@@ -204,7 +203,7 @@ def test_compaction_runs_as_tasks(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
-    """Each message goes to the queue of its class once, and on to the next class when it expires there."""
+    """Each message is forwarded once to the queue of its class, and moves to the next class when it expires."""
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
     keys = ["a", "b", "c"]
@@ -225,10 +224,10 @@ def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClie
     assert {message.body for message in drained(client, "long")} == {f"c{n}" for n in range(20)}
 
 
-def test_route_keeps_what_it_cannot_send(
+def test_route_writes_bad_rows_to_a_table_and_forwards_the_others(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """And goes on with the others; it starts although a kill has left the file of its first offset."""
+    """It starts although a kill has left a temporary file of its first offset."""
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
     client.set("short", {"message_bytes_max": 1_024})
@@ -249,14 +248,13 @@ def test_route_keeps_what_it_cannot_send(
     assert (kept["body"], kept["queue"], kept["row"]) == ("x" * 2_000, "short", 2)
     with Claims(server.endpoint, "intake") as claims:
         (view,) = claims.sources()
-    assert view.hold_until_ms - server.clock.now_ms() > 3_600_000, "the hold is the one that was given"
+    assert view.hold_until_ms - server.clock.now_ms() > 3_600_000, "the hold of the options"
     assert not left_over.exists()
 
 
-def test_a_new_table_waits_for_the_batches_of_the_former_one(
+def test_a_new_table_applies_if_no_batch_was_started_with_the_old_one(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """A batch that is cut off may be in some queues already: it is finished by the table that it was begun with."""
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
     send_in_order(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
@@ -269,14 +267,14 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     assert client.show("middle").visible == 5
 
 
-def test_a_batch_that_was_cut_off_goes_by_the_table_that_it_was_begun_with(
+def test_an_interrupted_batch_keeps_its_table_and_later_ones_use_the_new_table(
     spark: SparkSession,
     server: RunningServer,
     client: HttpQueueClient,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also if there was a try before, which kept no table. Those after it go by the new one, which is kept then."""
+    """An earlier attempt could not store its table. The interrupted batch may be in some queues already."""
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
     client.set("short", {"message_bytes_max": 1_024})
@@ -298,7 +296,7 @@ def test_a_batch_that_was_cut_off_goes_by_the_table_that_it_was_begun_with(
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "error"),
     [
         pytest.param(
             RoutingTable(version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1),), default=0),
@@ -321,6 +319,6 @@ def test_a_batch_that_was_cut_off_goes_by_the_table_that_it_was_begun_with(
         ),
     ],
 )
-def test_a_table_that_cannot_forward_is_refused(spark: SparkSession, table: RoutingTable, says: str) -> None:
-    with pytest.raises(PipelineFailed, match=says):
+def test_an_invalid_table_is_refused(spark: SparkSession, table: RoutingTable, error: str) -> None:
+    with pytest.raises(PipelineFailed, match=error):
         forward(spark, "http://127.0.0.1:1", "intake", table, ForwardOptions(checkpoint="x"))

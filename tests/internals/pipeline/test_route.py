@@ -1,9 +1,7 @@
-"""The routing table, from findings.
+"""Routing tables, and the benefit of classes: the same work by the same workers in one queue and in three.
 
-What classes of timeouts are good for: the same work, by the same workers, in one queue and in three.
-
-Workers are simulated on the clock of a real server: each takes a message, is busy for as long as its work takes, and
-deletes it then, late or not. No test waits.
+Workers are simulated on the clock of a real server: each receives a message, works for the time in it, and deletes it,
+late or not.
 """
 
 import heapq
@@ -30,16 +28,15 @@ OPTIONS = TuneOptions()
 
 
 def table_of(count: int, **firsts: ReceiptCounts) -> tuple[dict[str, int], tuple[int, ...], int]:
-    """Return the keys, the timeouts and the default of the table of at most ``count`` classes."""
+    """Return the keys, the timeouts and the default of a table with at most ``count`` classes."""
     _, found = estimates([key_with(first, key=key) for key, first in firsts.items()], options=OPTIONS)
-    made = routing_table_of(found, count, OPTIONS)
-    assert made is not None
-    table = made
+    table = routing_table_of(found, count, OPTIONS)
+    assert table is not None
     return table.keys, tuple(each.visibility_timeout_s for each in table.classes), table.default
 
 
 def test_keys_share_a_class_with_their_neighbours() -> None:
-    """Two kinds of fast work, one of slow work; unknown keys belong to the longest class."""
+    """Unlisted keys belong to the longest class."""
     keys, timeouts_s, default = table_of(
         2,
         fast=lognormal(0.5, 3000, crash_rate=0.003),
@@ -51,8 +48,8 @@ def test_keys_share_a_class_with_their_neighbours() -> None:
     assert default == 1
 
 
-def test_work_of_which_the_end_was_not_seen_gets_a_longer_class() -> None:
-    """Four times the longest timeout that there was; so do keys that are not listed."""
+def test_keys_whose_work_never_ended_and_unlisted_keys_get_a_longer_class() -> None:
+    """Its timeout is four times the longest so far."""
     stuck = lognormal(300.0, 3000, finishing=False)
     keys, timeouts_s, default = table_of(1, fast=lognormal(0.5, 3000, crash_rate=0.003), stuck=stuck)
     assert keys == {"fast": 0, "stuck": 1}
@@ -61,8 +58,8 @@ def test_work_of_which_the_end_was_not_seen_gets_a_longer_class() -> None:
     assert default == 1
 
 
-def test_renewing_consumers_need_room_for_three_renewals() -> None:
-    """Renewed each 20 s, a key takes the first class of a minute or more, though its work takes five."""
+def test_keys_of_renewing_consumers_get_the_first_class_with_time_for_three_renewals() -> None:
+    """With renewals every 20 s this is one minute, although the work takes five."""
     keys, timeouts_s, _ = table_of(
         3, fast=lognormal(0.5, 3000, crash_rate=0.003), slow=lognormal(100.0, 3000, crash_rate=0.003), kept=renewed(20)
     )
@@ -71,18 +68,18 @@ def test_renewing_consumers_need_room_for_three_renewals() -> None:
     assert index == 0 or timeouts_s[index - 1] < 60
 
 
-def test_messages_without_a_key_are_the_default() -> None:
+def test_messages_without_a_key_belong_to_the_default_class() -> None:
     assert estimates([key_with(ReceiptCounts(), key="")], options=OPTIONS)[1].keys() == {""}
     _, found = estimates([key_with(lognormal(1.0, 1000), key="")], options=OPTIONS)
-    made = routing_table_of(found, 2, OPTIONS)
-    assert made is not None
-    assert made.keys == {}
+    table = routing_table_of(found, 2, OPTIONS)
+    assert table is not None
+    assert table.keys == {}
 
 
 @pytest.mark.parametrize(
     "first", [ReceiptCounts(), lognormal(300.0, 50, finishing=False)], ids=["nothing", "too-little"]
 )
-def test_nothing_known_is_no_table(first: ReceiptCounts) -> None:
+def test_without_enough_data_there_is_no_table(first: ReceiptCounts) -> None:
     _, found = estimates([key_with(first)], options=OPTIONS)
     assert routing_table_of(found, 2, OPTIONS) is None
 
@@ -96,16 +93,15 @@ def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["routes.json"]
 
 
-def test_a_table_that_cannot_be_written_names_its_place(tmp_path: Path) -> None:
-    """From which the command line makes one line."""
+def test_the_error_of_a_table_that_cannot_be_written_has_the_path(tmp_path: Path) -> None:
+    """The command line prints it."""
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Not a directory") as raised:
         _written(tmp_path / "file" / "folder" / "routes.json", RoutingTable(version=1, classes=(), default=0))
     assert raised.value.filename == str(tmp_path / "file" / "folder")
 
 
-def test_a_queue_is_named_with_its_account_or_without() -> None:
-    """The account must be given if several have a queue of that name."""
+def test_a_queue_may_be_named_without_its_account_unless_several_have_it() -> None:
     one, two, other = (key_with(ReceiptCounts(), queue=queue) for queue in ("1/jobs", "2/jobs", "1/other"))
     assert _counts_of_queue([one, other], "jobs") == [one]
     assert _counts_of_queue([one, two, other], "2/jobs") == [two]
@@ -126,7 +122,7 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={kind: index for index, ki
 
 
 class Shift:
-    """The workers at their `queues`, until nothing is left in them; counts what was received again."""
+    """Simulated workers that empty ``queues``; counts redeliveries."""
 
     def __init__(self, server: RunningServer, client: HttpQueueClient, queues: Sequence[str]) -> None:
         self.redelivered = 0
@@ -137,7 +133,7 @@ class Shift:
         self._deadlines = [0]
 
     def work(self) -> None:
-        """Go from one instant at which something happens to the next."""
+        """Advance from one due instant to the next until the queues are empty."""
         while self._left():
             self._free = [worker for worker in self._free if not self._take(worker)]
             due = [each[0] for each in self._busy[:1]] + [each for each in self._deadlines if each > self._now_ms]
@@ -153,7 +149,7 @@ class Shift:
         return sum(status.visible + status.in_flight for status in map(self._client.show, self._queues))
 
     def _take(self, worker: int) -> bool:
-        """Let a worker take a message, of its own queue first; a dead one takes it with it, and is replaced."""
+        """Let a worker receive a message, from its own queue first; a worker that dies with one is replaced."""
         own = worker % len(self._queues)
         for queue in [*self._queues[own:], *self._queues[:own]]:
             for message in self._client.receive(queue):
@@ -170,7 +166,7 @@ class Shift:
 
 
 def send(client: HttpQueueClient, queue_of: dict[str, str]) -> None:
-    """Send work whose body is how long it takes, each kind to its queue."""
+    """Send work, each kind to its queue; the body is the duration."""
     chance = random.Random(7)
     for kind in chance.choices(list(MEDIANS_MS), [6, 3, 1], k=MESSAGES):
         took_ms = round(chance.lognormvariate(math.log(MEDIANS_MS[kind]), 0.5))
@@ -178,19 +174,19 @@ def send(client: HttpQueueClient, queue_of: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_classes_repeat_less_than_one_queue_and_kill_nothing() -> None:
-    """One timeout is too short for the long work: it is done again and again, and dies although nothing is wrong."""
+def test_classes_cause_fewer_redeliveries_than_one_queue_and_no_false_dead_letters() -> None:
+    """The timeout of the one queue is too short for the long work."""
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("dead")
-        mortal: dict[str, SettingValue] = {"dead_letter_queue": "dead", "receives_max": RECEIVES_MAX}
-        client.create_queue("one", {"visibility_timeout_s": 30, **mortal})
+        dead_letters: dict[str, SettingValue] = {"dead_letter_queue": "dead", "receives_max": RECEIVES_MAX}
+        client.create_queue("one", {"visibility_timeout_s": 30, **dead_letters})
         send(client, dict.fromkeys(MEDIANS_MS, "one"))
         single = Shift(server, client, ["one"])
         single.work()
         dead = client.show("dead").visible
 
         create_queues(client, TABLE, receives_max=1)
-        client.set("long", mortal)
+        client.set("long", dead_letters)
         send(client, {kind: kind for kind in MEDIANS_MS})
         several = Shift(server, client, list(MEDIANS_MS))
         several.work()

@@ -1,4 +1,4 @@
-"""Java, where a session runs, and one sentence out of what Spark says when it fails."""
+"""The check for Java, where sessions run, and the short messages for Spark's errors."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ THEIRS = OURS.replace("veilmq.spark.options.OptionWrong: option colour: there is
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("text", "reason"),
     [
         pytest.param(OURS, "option colour: there is none of that name", id="ours"),
         pytest.param(THEIRS, "ValueError: no integer of that name", id="theirs"),
@@ -45,22 +45,21 @@ THEIRS = OURS.replace("veilmq.spark.options.OptionWrong: option colour: there is
         pytest.param("", "RuntimeError", id="nothing"),
     ],
 )
-def test_the_reason_is_what_was_raised_last(said: str, reason: str) -> None:
-    """Without the tracebacks around it, and without the description of the query behind it."""
-    assert reason_of(RuntimeError(said)) == reason
+def test_the_reason_is_the_message_of_the_last_exception(text: str, reason: str) -> None:
+    assert reason_of(RuntimeError(text)) == reason
 
 
-def java_home(folder: Path, says: str, *, code: int = 0) -> str:
-    """Make a Java that prints `says` as its version."""
+def java_home(folder: Path, version: str, *, code: int = 0) -> str:
+    """Create a Java that prints ``version``."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n", encoding="utf-8")
+    program.write_text(f"#!/bin/sh\necho '{version}' >&2\nexit {code}\n", encoding="utf-8")
     program.chmod(0o755)
     return str(folder)
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "found"),
+    ("version", "code", "found"),
     [
         pytest.param('openjdk version "17.0.15" 2025-04-15', 0, True, id="17"),
         pytest.param('openjdk version "16.0.2" 2021-07-20', 0, False, id="16"),
@@ -69,14 +68,14 @@ def java_home(folder: Path, says: str, *, code: int = 0) -> str:
         pytest.param("The operation couldn't be completed. Unable to locate a Java Runtime.", 1, False, id="stub"),
     ],
 )
-def test_the_java_of_java_home_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int, found: bool
+def test_the_java_in_java_home_must_be_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, code: int, found: bool
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", java_home(tmp_path, says.replace("'", ""), code=code))
+    monkeypatch.setenv("JAVA_HOME", java_home(tmp_path, version.replace("'", ""), code=code))
     assert has_java() == found
 
 
-def test_without_one_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert not has_java()
     monkeypatch.delenv("JAVA_HOME")
@@ -86,18 +85,19 @@ def test_without_one_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("says", "complains"),
+    ("version", "complains"),
     [pytest.param('openjdk version "17.0.1"', False, id="new"), pytest.param('java version "11.0.2"', True, id="old")],
 )
-def test_the_script_says_what_to_install_and_never_fails(tmp_path: Path, says: str, complains: bool) -> None:
-    """On a machine without a package manager it only reports this."""
+def test_without_a_package_manager_the_script_only_reports_an_old_java(
+    tmp_path: Path, version: str, complains: bool
+) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in ("sh", "sed", "head", "id"):
         found = shutil.which(tool)
         assert found, tool
         (tools / tool).symlink_to(found)
-    environment = {**os.environ, "PATH": str(tools), "JAVA_HOME": java_home(tmp_path / "java", says)}
+    environment = {**os.environ, "PATH": str(tools), "JAVA_HOME": java_home(tmp_path / "java", version)}
     done = subprocess.run(
         [ROOT / "scripts" / "install-java.sh"], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
@@ -125,8 +125,8 @@ PLACES = {
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", ["connect", "spark-submit"])
-def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
-    """With its streams and its formats; in a process of its own, as a process is either of Connect or not."""
+def test_a_job_runs_with_spark_connect_and_spark_submit(place: str, tmp_path: Path) -> None:
+    """In its own process, because a process uses either Spark Connect or not."""
     need_java()
     program, where = PLACES[place]
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
@@ -150,24 +150,24 @@ def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
     assert sorted(bodies, key=int) == [str(number) for number in range(MESSAGES)]
 
 
-def test_a_connect_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soon: left to itself, Spark's client retries silently for some minutes."""
+def test_an_unreachable_connect_server_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's client would retry silently for minutes."""
     monkeypatch.setattr(session, "CONNECT_S", 0.2)
     with (
         pytest.raises(PipelineFailed, match=r"answers at sc://127\.0\.0\.1:1 within 0\.2 s"),
         open_session("x", Cluster(remote="sc://127.0.0.1:1")),
     ):
-        pytest.fail("there is no session")
+        pytest.fail("the context must not be entered")
 
 
-def test_what_spark_fails_with_becomes_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark Connect puts the stack of the server into its messages."""
+def test_a_stack_trace_is_removed_from_sparks_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of Spark Connect contain the server's stack trace."""
     running = MagicMock()
     monkeypatch.setattr(session, "_connect", lambda cluster: running)
-    said = "[PATH_NOT_FOUND] Path does not exist: x.\n\nJVM stacktrace:\n\tat org.apache.spark.Analyzer(1)"
+    text = "[PATH_NOT_FOUND] Path does not exist: x.\n\nJVM stacktrace:\n\tat org.apache.spark.Analyzer(1)"
     with (
         pytest.raises(PipelineFailed, match=r"^\[PATH_NOT_FOUND\] Path does not exist: x\.$"),
         open_session("x", Cluster(remote="sc://host")),
     ):
-        raise AnalysisException(said)
+        raise AnalysisException(text)
     running.stop.assert_called_once_with()

@@ -1,4 +1,4 @@
-"""From the event log to recommendations, set on real queues, a table and a report."""
+"""From the event log to recommendations, changes of queues, a routing table and a report."""
 
 import dataclasses
 import re
@@ -43,13 +43,13 @@ NUMBER = 20  # median 8.6 s, p99 55 s
 
 
 def recommendation(first: ReceiptCounts, *, settings: QueueSettings | None = None) -> Recommendation:
-    """Return what is recommended for a queue with one key."""
+    """Return the recommendation for a queue with one key."""
     given = {} if settings is None else {"jobs": settings}
     return next(recommendations([key_with(first)], options=OPTIONS, settings=given))
 
 
 def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
-    """From 20,000 receipts, of which a part came back as their consumers died."""
+    """From 20,000 receipts, some of which expired after a crash."""
     found = recommendation(lognormal(work_types.median_s(NUMBER), 20_000, crash_rate=work_types.CRASH_RATE))
     best_s, best = work_types.true_best(NUMBER, prices=OPTIONS)
     assert found.recommended_s == pytest.approx(best_s, rel=0.15)
@@ -57,12 +57,12 @@ def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
     assert found.current_s == 30
     assert found.change
     assert found.gain > 0.5
-    assert found.confidence is Confidence.MEDIUM  # its p99 lies beyond 30 s
+    assert found.confidence is Confidence.MEDIUM  # the p99 exceeds 30 s
     assert "late deletes indicate" in found.reason
 
 
 def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
-    """The queue is set a little beside the best: the bounds of both costs overlap, and nothing is recommended."""
+    """For a timeout near the best one, the bounds of both costs overlap."""
     seen = lognormal(2.0, 20_000, crash_rate=work_types.CRASH_RATE)
     best_s = recommendation(seen, settings=QueueSettings(visibility_timeout_s=400)).recommended_s or 0
     near = recommendation(seen, settings=QueueSettings(visibility_timeout_s=best_s + 1))
@@ -76,8 +76,7 @@ def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
     assert (far.cost_recommended or 0.0) < (far.cost_current or 0.0)
 
 
-def test_the_receives_of_the_queue_count() -> None:
-    """A message that may be received twice only must not be late."""
+def test_the_maximum_of_receives_affects_the_cost() -> None:
     seen = lognormal(8.0, 20_000, crash_rate=0.05)
     often = recommendation(seen, settings=QueueSettings(visibility_timeout_s=30, receives_max=10))
     rarely = recommendation(seen, settings=QueueSettings(visibility_timeout_s=30, receives_max=2))
@@ -92,11 +91,11 @@ def test_renewing_consumers_get_three_renewals() -> None:
     assert "renew about every" in found.reason
     assert found.confidence is Confidence.HIGH
     nearly = recommendation(renewed(20), settings=QueueSettings(visibility_timeout_s=53))
-    assert nearly.recommended_s is None, "the period is not known as well as that"
+    assert nearly.recommended_s is None, "the period is not known so precisely"
 
 
-def test_what_is_not_identifiable_is_not_recommended() -> None:
-    """But a longer timeout to try is named, unless receipts are what is missing."""
+def test_without_an_identifiable_quantile_only_a_timeout_to_try_is_recommended() -> None:
+    """Unless there are too few receipts."""
     gave_up = recommendation(lognormal(20.0, 5000, finishing=False))
     assert gave_up.recommended_s is None
     assert gave_up.explore_s in range(118, 122)
@@ -107,8 +106,8 @@ def test_what_is_not_identifiable_is_not_recommended() -> None:
     assert few.reason == "not identifiable: 50 first receipts, p99 needs 300"
 
 
-def test_queues_come_before_their_keys_and_rare_keys_borrow() -> None:
-    """Two queues; the rare key of one has the timeout of its queue's receipts, with low confidence."""
+def test_queues_precede_their_keys_and_rare_keys_borrow_receipts() -> None:
+    """The recommendation for a rare key has low confidence."""
 
     def counts(queue: str, key: str, first: ReceiptCounts) -> KeyCounts:
         return key_with(first, queue=queue, key=key)
@@ -118,12 +117,12 @@ def test_queues_come_before_their_keys_and_rare_keys_borrow() -> None:
         counts("a", "rare", lognormal(2.0, 20)),
         counts("b", "", lognormal(5.0, 1000)),
     ]
-    made = list(recommendations(found, options=OPTIONS, settings={}))
-    assert [(each.queue, each.key) for each in made] == [
+    all_of_them = list(recommendations(found, options=OPTIONS, settings={}))
+    assert [(each.queue, each.key) for each in all_of_them] == [
         ("a", None), ("a", "common"), ("a", "rare"), ("b", None), ("b", ""),
     ]  # fmt: skip
-    assert made[2].confidence is Confidence.LOW
-    assert "28 receipts are borrowed from the queue" in made[2].reason
+    assert all_of_them[2].confidence is Confidence.LOW
+    assert "28 receipts are borrowed from the queue" in all_of_them[2].reason
 
 
 QUEUE = "jobs"
@@ -139,7 +138,7 @@ def client() -> Iterator[HttpQueueClient]:
 
 
 def recommended(client: HttpQueueClient, first: ReceiptCounts) -> Recommendation:
-    """Return what is recommended for the queue as the event log names it."""
+    """Return the recommendation for the queue by its name in the event log."""
     settings = settings_of(client, [QUEUE])
     found = key_with(first, queue=next(iter(settings)))
     return next(recommendations([found], options=TuneOptions(), settings=settings))
@@ -150,7 +149,7 @@ def timeout_s(client: HttpQueueClient) -> int:
 
 
 def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_path: Path) -> None:
-    """The record has a line for each change: before, after, and why."""
+    """The record has a line for each change."""
     found = recommended(client, SLOW)
     record = tmp_path / "state" / "changes.jsonl"
     (change,) = apply(client, [found], record=record, at_ms=AT_MS)
@@ -160,8 +159,8 @@ def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_
     assert [msgspec.json.decode(line, type=Change) for line in record.read_bytes().splitlines()] == [change]
 
 
-def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path: Path) -> None:
-    """Two steps lead to what the queue should have: no gain is left."""
+def test_apply_is_idempotent_once_the_recommendation_is_reached(client: HttpQueueClient, tmp_path: Path) -> None:
+    """This takes two steps."""
     for _ in range(2):
         apply(client, [recommended(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
     again = recommended(client, SLOW)
@@ -170,8 +169,7 @@ def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path:
     assert apply(client, [again], record=tmp_path / "changes", at_ms=AT_MS) == []
 
 
-def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClient, tmp_path: Path) -> None:
-    """The recommendation was for another timeout in force."""
+def test_a_queue_that_was_changed_meanwhile_is_not_changed(client: HttpQueueClient, tmp_path: Path) -> None:
     found = recommended(client, SLOW)
     client.set(QUEUE, {"visibility_timeout_s": 45})
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
@@ -183,7 +181,7 @@ def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClien
     [{"queue": "222222222222/jobs"}, {"queue": "000000000000/gone"}, {"key": "a"}, {"confidence": Confidence.LOW}],
     ids=["of-others", "gone", "key", "low-confidence"],
 )
-def test_what_is_no_sure_advice_for_a_queue_of_ours_is_passed_over(
+def test_other_accounts_missing_queues_keys_and_low_confidence_are_skipped(
     client: HttpQueueClient, tmp_path: Path, other: dict[str, Any]
 ) -> None:
     found = dataclasses.replace(recommended(client, SLOW), **other)
@@ -191,8 +189,8 @@ def test_what_is_no_sure_advice_for_a_queue_of_ours_is_passed_over(
     assert timeout_s(client) == 30
 
 
-def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path: Path) -> None:
-    """Where consumers give up at the deadline, only a longer one shows more."""
+def test_longer_timeouts_are_tried_only_with_explore(client: HttpQueueClient, tmp_path: Path) -> None:
+    """If consumers give up at the deadline, only a longer one gives more data."""
     found = recommended(client, lognormal(20.0, 5000, finishing=False))
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
     (change,) = apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS, explore=True)
@@ -200,8 +198,7 @@ def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path:
     assert timeout_s(client) == change.after_s == 90
 
 
-def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQueueClient, tmp_path: Path) -> None:
-    """The last run is set back, once; then there is nothing to undo, until the next run."""
+def test_a_dry_run_changes_nothing_and_undo_reverts_the_last_run_once(client: HttpQueueClient, tmp_path: Path) -> None:
     record = tmp_path / "changes"
     (would,) = apply(client, [recommended(client, SLOW)], record=record, at_ms=AT_MS, dry_run=True)
     assert (would.after_s, timeout_s(client), record.exists()) == (90, 30, False)
@@ -215,14 +212,14 @@ def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQu
     assert len(record.read_bytes().splitlines()) == 4
 
 
-def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, tmp_path: Path) -> None:
+def test_undo_skips_a_queue_that_was_changed_since(client: HttpQueueClient, tmp_path: Path) -> None:
     apply(client, [recommended(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
     client.set(QUEUE, {"visibility_timeout_s": 45})
     assert undo(client, record=tmp_path / "changes", at_ms=AT_MS + 1) == []
     assert timeout_s(client) == 45
 
 
-def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient) -> None:
+def test_settings_are_read_from_the_queues(client: HttpQueueClient) -> None:
     client.create_queue("dead")
     client.set(QUEUE, {"dead_letter_queue": "dead", "receives_max": 3})
     ((queue, settings),) = settings_of(client, [QUEUE]).items()
@@ -230,11 +227,8 @@ def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient)
     assert queue.endswith("/jobs")
 
 
-def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_path: Path) -> None:
-    """Tune writes the recommendations, route-table a table with versions, report a page that needs nothing else.
-
-    Before anything is exported there is nothing to recommend, and the report has no queue.
-    """
+def test_recommendations_routing_table_and_report_use_one_state(spark: SparkSession, tmp_path: Path) -> None:
+    """With an empty log there is no recommendation, and the report has no queue. The report is self-contained."""
     log, state, page_at = ExportedLog(tmp_path / "log"), str(tmp_path / "state"), tmp_path / "report.html"
     settings = {"1/jobs": QueueSettings(visibility_timeout_s=60)}
     assert tune(spark, events=log.events, state=state, settings=settings) == ()
@@ -252,12 +246,12 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     assert [each["recommended_s"] for each in rows_of(tuned)] == [each.recommended_s for each in tuned]
 
     path = tmp_path / "routes.json"
-    made = route_table(spark, state=state, queue="jobs", path=path, classes=ClassOptions(classes=2))
-    assert made == msgspec.json.decode(path.read_bytes(), type=RoutingTable)
-    assert made.version == 1
-    assert [each.queue for each in made.classes] == ["jobs-class-1", "jobs-class-2"]
-    assert (made.keys, made.default) == ({"fast": 0, "slow": 1}, 1)
-    assert 3 <= made.classes[0].visibility_timeout_s < 10 < made.classes[1].visibility_timeout_s
+    table = route_table(spark, state=state, queue="jobs", path=path, classes=ClassOptions(classes=2))
+    assert table == msgspec.json.decode(path.read_bytes(), type=RoutingTable)
+    assert table.version == 1
+    assert [each.queue for each in table.classes] == ["jobs-class-1", "jobs-class-2"]
+    assert (table.keys, table.default) == ({"fast": 0, "slow": 1}, 1)
+    assert 3 <= table.classes[0].visibility_timeout_s < 10 < table.classes[1].visibility_timeout_s
     with pytest.raises(PipelineFailed, match="The queue other has too few receipts"):
         route_table(spark, state=state, queue="other")
 
@@ -270,9 +264,9 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
 
 
 def work_beyond_its_timeout(events: Path, stale_receipts: str) -> None:
-    """Have 400 messages worked on for 0.5 to 20 s under a timeout of 10 s, by consumers that delete although late.
+    """Process 400 messages for 0.5 to 20 s with a timeout of 10 s and late deletes.
 
-    What is not done at 10 s is received once more at that moment, and its second consumer takes 20 s.
+    Messages that expire at 10 s are received again at once, and the second consumer takes 20 s.
     """
     with (
         RunningServer(events_to=str(events), stale_receipts=stale_receipts) as server,
@@ -297,8 +291,8 @@ def work_beyond_its_timeout(events: Path, stale_receipts: str) -> None:
         assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
 
 
-def test_where_earlier_receipts_delete_the_cost_is_that_without_fencing(spark: SparkSession, tmp_path: Path) -> None:
-    """The same work on both kinds of server: the log says which one it was, and a short timeout is less dear there."""
+def test_the_log_determines_whether_the_cost_is_with_or_without_fencing(spark: SparkSession, tmp_path: Path) -> None:
+    """A short timeout costs less if earlier receipts delete."""
     found = {}
     for stale_receipts in ("fenced", "act"):
         events = tmp_path / stale_receipts
@@ -317,7 +311,7 @@ def test_where_earlier_receipts_delete_the_cost_is_that_without_fencing(spark: S
 
 
 def test_two_hundred_queues_are_one_small_file() -> None:
-    """The worst first; where there is no room for all reasons of keys, those that lose most have them."""
+    """The worst queue is first. In a file of limited size, only the worst queues have the reasons of their keys."""
     queues = made_queues(QUEUES)
     text = page(queues, title="Timeouts & more", at_ms=0, options=DEFAULTS)
     assert len(text.encode()) <= BYTES_MAX == 600_000

@@ -1,4 +1,4 @@
-"""Forty types of work whose truth is known, what a queue makes of them, and receipts that fall evenly."""
+"""Forty types of work with known distributions, the event log of a queue with them, and uniform receipts."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ QUEUE = "jobs"
 
 COMMON = [each for each in range(TYPES) if each not in RARE]
 TURNS = [*COMMON, *(each for each in sorted(EXPLORED) for _ in range(2))]
-"""The common types by turns; those that are explored have three turns, as only some receipts are informative."""
+"""The order of the common types; explored ones occur three times, because few of their receipts are informative."""
 
 
 def name_of(number: int) -> str:
@@ -51,19 +51,19 @@ def p99_s(number: int) -> float:
 
 
 def longest_s(number: int) -> float:
-    """Return the longest timeout in force for a type."""
+    """Return the longest timeout of a type."""
     return (TIMEOUT_MS if number in GIVING_UP else LONGEST_MS) / 1000.0
 
 
 def is_identifiable(number: int, first_receipts: float) -> bool:
-    """Return whether the p99 of a type can be known by its timeouts: fifty receipts are at risk there, in truth."""
+    """Return whether the p99 of a type is identifiable: fifty receipts are truly at risk there."""
     longer = 0.2 if number in EXPLORED else 0.0 if number in GIVING_UP else 0.02
     share = 1.0 if p99_s(number) < TIMEOUT_MS / 1000.0 else longer if p99_s(number) < longest_s(number) else 0.0
     return 0.01 * share * first_receipts >= 50.0
 
 
 def true_load(number: int, *, weight: float = 1.0) -> Load:
-    """Return the load of a type, from the distribution itself."""
+    """Return the load of a type from its distribution."""
     mu = math.log(median_s(number))
     z = (np.log(EDGES_S) - mu) / SIGMA
     work_s = math.exp(mu + SIGMA**2 / 2.0) * _beyond(z - SIGMA)
@@ -71,7 +71,7 @@ def true_load(number: int, *, weight: float = 1.0) -> Load:
 
 
 def true_cost(number: int, timeout_s: float, *, prices: Prices) -> float:
-    """Return what a timeout truly costs for each message of a type."""
+    """Return the true cost of a timeout for each message of a type."""
     return cost(true_load(number), timeout_s, prices=prices)
 
 
@@ -90,9 +90,9 @@ PARTITIONS = 8
 
 
 def attempts(spark: SparkSession, messages: int) -> DataFrame:
-    """Return one row for each receive of ``messages`` messages: what it was, and what became of it.
+    """Return one row for each receive of ``messages`` messages.
 
-    ``work_ms`` is the truth; ``crashed``, ``stopped`` (gave up at the deadline) and ``in_time`` say how it ended.
+    ``work_ms`` is the true duration; ``crashed``, ``stopped`` (gave up at the deadline) and ``in_time`` are its end.
     """
     drawn = _messages(spark, messages)
     receives = fn.array(*(_receive(number) for number in range(1, RECEIVES_MAX + 1)))
@@ -144,7 +144,7 @@ def closed(receives: DataFrame) -> DataFrame:
 
 
 def _messages(spark: SparkSession, messages: int) -> DataFrame:
-    """Return the messages: their type, how long their work takes, and when they were sent (one hour of each day)."""
+    """Return messages with their type, the duration of their work, and the time of sending (one hour of each day)."""
     common = fn.element_at(fn.array(*map(fn.lit, TURNS)), (fn.pmod("id", fn.lit(len(TURNS))) + 1).cast("int"))
     rare = fn.element_at(fn.array(*map(fn.lit, RARE)), (fn.floor(fn.col("id") / RARE_MESSAGES) + 1).cast("int"))
     kind = fn.when(fn.col("id") < len(RARE) * RARE_MESSAGES, rare).otherwise(common)
@@ -168,7 +168,7 @@ def _numbers() -> range:
 
 
 def _visibility_ms(number: int) -> Column:
-    """Return the timeout of a receive: mostly that of the queue, now and then a longer one, by way of exploration."""
+    """Return the timeout of a receive: mostly the queue's, sometimes a longer one for exploration."""
     share = fn.when(fn.col("type").isin(*EXPLORED), 0.10).when(fn.col("type").isin(*GIVING_UP), 0.0).otherwise(0.01)
     drawn = fn.col(f"longer_{number}")
     return fn.when(drawn < share, LONGEST_MS).when(drawn < share * 2, LONGER_MS).otherwise(TIMEOUT_MS).cast("bigint")
@@ -179,7 +179,7 @@ def _in_time(number: int) -> Column:
 
 
 def _receive(number: int) -> Column:
-    """Return the receive of that number; it exists if all earlier ones ended without a delete in time."""
+    """Return the receive ``number``, which exists if no earlier one ended with a delete in time."""
     earlier = range(1, number)
     alive = reduce(lambda both, each: both & ~fn.col(f"in_time_{each}"), earlier, fn.lit(True))
     begun_ms = reduce(
@@ -207,7 +207,7 @@ KEYS = ("invoice", "thumbnail", "video")
 RECEIVE_COUNTS = (1, 2)
 VISIBILITIES_MS = (30_000, 120_000)
 CELLS = len(KEYS) * len(RECEIVE_COUNTS) * len(OUTCOMES) * (len(BUCKETS_HELD) + 1) * len(VISIBILITIES_MS)
-"""How many cells there are, on both axes, and for each timeout: no receipt falls into any other."""
+"""The number of cells on both axes and for each timeout; there are no others."""
 
 RECEIVED_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 WAIT_MS = 1_000
@@ -216,7 +216,7 @@ EVEN_PARTITIONS = 8
 
 
 def even_receipts(spark: SparkSession, rows: int) -> DataFrame:
-    """Return ``rows`` closed receipts, with the columns that are counted."""
+    """Return ``rows`` closed receipts with the counted columns."""
     bucket = fn.lit(BUCKETS_HELD.start) + fn.floor(fn.rand(EVEN_SEED) * len(BUCKETS_HELD))
     return spark.range(0, rows, 1, EVEN_PARTITIONS).select(
         fn.lit("1/jobs").alias("queue"),

@@ -1,4 +1,4 @@
-"""A consumer in virtual time: its event loop, its way to the server, what a test sees, and what is left behind."""
+"""The consumer bench: its event loop, its transport, the state that a test observes, and cleanup."""
 
 import asyncio
 import gc
@@ -44,8 +44,8 @@ def client(server: RunningServer, clock: SteppedClock) -> QueueClient:
     return QueueClient(DirectTransport(server, clock))
 
 
-def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.Event:
-    """Move ``clock`` to whatever somebody waits for that no answer will bring, until the event is set."""
+def passing_time(server: RunningServer, clock: SteppedClock) -> threading.Event:
+    """Move ``clock`` from one wake-up to the next, once the server is idle, until the returned event is set."""
     stop = threading.Event()
 
     def pass_time() -> None:
@@ -59,10 +59,11 @@ def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.E
     return stop
 
 
-def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
-    """After pauses, in virtual time; the last answer is given."""
+def test_a_failed_request_is_tried_three_times_in_virtual_time(
+    server: RunningServer, clock: SteppedClock, client: QueueClient
+) -> None:
     client.show("orders")
-    stop = while_time_passes(server, clock)
+    stop = passing_time(server, clock)
     server.faults.script("SendMessage", faults.UNAVAILABLE, times=2)
     client.send("orders", "tea")
     server.faults.script("SendMessage", faults.UNAVAILABLE, times=3)
@@ -76,10 +77,11 @@ def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedCl
     assert clock.now_s() > 0
 
 
-def test_patience_is_virtual(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
-    """A call that nobody answers is given up then, and tried once."""
+def test_a_call_with_patience_times_out_in_virtual_time_without_a_retry(
+    server: RunningServer, clock: SteppedClock, client: QueueClient
+) -> None:
     client.show("orders")
-    stop = while_time_passes(server, clock)
+    stop = passing_time(server, clock)
     server.faults.script("ChangeMessageVisibilityBatch", faults.REQUEST_LOST)
     with pytest.raises(Unreachable, match="no answer in time"):
         client.change_visibility_batch("orders", CHANGE, patience_s=7)
@@ -88,17 +90,17 @@ def test_patience_is_virtual(server: RunningServer, clock: SteppedClock, client:
     assert isinstance(client.change_visibility_batch("orders", CHANGE, patience_s=7)[0], ClientError)
 
 
-def test_a_call_is_a_line_of_its_own(clock: SteppedClock) -> None:
-    """Whose turn is at once, from no address, and without a date."""
+def test_a_call_is_its_own_connection(clock: SteppedClock) -> None:
+    """It starts at once, and has no address and no date."""
     call = Call("GET", "/", {}, b"", clock.alarm())
-    begun = []
-    call.request.when_first(lambda: begun.append(call))
-    assert begun == [call]
+    started = []
+    call.request.when_first(lambda: started.append(call))
+    assert started == [call]
     assert call.request.source_ip() is None
     assert call.date.renew() == call.date.line
 
 
-def test_who_gave_up_after_the_answer_takes_nothing_back(server: RunningServer, clock: SteppedClock) -> None:
+def test_a_withdrawal_after_the_reply_has_no_effect(server: RunningServer, clock: SteppedClock) -> None:
     call = Call("POST", "/", {}, b"", clock.alarm())
     server.handle(call.request)
     server.withdraw(call.request)
@@ -107,9 +109,11 @@ def test_who_gave_up_after_the_answer_takes_nothing_back(server: RunningServer, 
     assert call.reply.status == 404
 
 
-def test_a_poll_that_was_given_up_gets_nothing(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
+def test_a_poll_that_timed_out_is_no_longer_parked(
+    server: RunningServer, clock: SteppedClock, client: QueueClient
+) -> None:
     client.show("orders")
-    stop = while_time_passes(server, clock)
+    stop = passing_time(server, clock)
     with pytest.raises(Unreachable):
         client.receive("orders", wait_s=20)
     stop.set()
@@ -121,8 +125,6 @@ HALF = "30s"
 
 @dataclass
 class Order:
-    """A payload."""
-
     number: int
 
 
@@ -137,7 +139,7 @@ def working(span_s: float, **options: Any) -> Consumer:
 
 
 def play(app: Consumer, *steps: Any) -> ConsumerBench:
-    """Send an order, take the steps (spans and calls with the bench), and return the bench, stopped."""
+    """Send an order, take the steps (spans, and calls with the bench), and return the stopped bench."""
 
     async def scenario() -> ConsumerBench:
         async with ConsumerBench(app) as bench:
@@ -152,8 +154,7 @@ def play(app: Consumer, *steps: Any) -> ConsumerBench:
     return asyncio.run(scenario())
 
 
-async def test_a_long_job_as_people_write_it() -> None:
-    """Nothing has to be started or stopped, and its ten minutes take no time."""
+async def test_a_bench_needs_no_start_and_no_stop() -> None:
     t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
     t.send(Order(1))
     await t.advance("10m")
@@ -161,8 +162,8 @@ async def test_a_long_job_as_people_write_it() -> None:
     assert t.deleted == 1
 
 
-def test_each_step_sees_its_own_instant() -> None:
-    """The handler ends at 50 s, not before and not later."""
+def test_each_step_observes_its_own_instant() -> None:
+    """The handler ends at exactly 50 s."""
     at_49, at_50 = [], []
     bench = play(
         working(50, lease=HALF),
@@ -173,18 +174,17 @@ def test_each_step_sees_its_own_instant() -> None:
         0.01,
     )
     assert at_49 == [(0, 1, 49.999)]
-    assert at_50 == [(1, 50)], "the delete waits ten milliseconds for others"
+    assert at_50 == [(1, 50)], "the delete lingers for ten milliseconds"
     assert bench.renewals == [Renewal(15, 30), Renewal(30, 30), Renewal(45, 30)]
     assert bench.deleted == 1
 
 
-def test_a_renewal_that_is_answered_after_its_handler_has_given_up_renews_nothing() -> None:
-    """Neither for the hooks of the consumer nor for the bench: the message is being released."""
+def test_a_renewal_whose_reply_arrives_during_a_release_does_not_count() -> None:
     app, renewed = Consumer("orders"), list[float]()
     app.on("renew", lambda context: renewed.append(context.lease.remaining))
 
     @app.handler(lease=Fixed(30, 10))
-    async def give_up(order: Order) -> None:
+    async def retry(order: Order) -> None:
         await asyncio.sleep(12)
         raise RetryLater("1h")
 
@@ -195,9 +195,7 @@ def test_a_renewal_that_is_answered_after_its_handler_has_given_up_renews_nothin
     assert (bench.renewals, renewed, bench.faults.left) == ([], [], [])
 
 
-def test_a_connection_that_swallows_everything_costs_a_try() -> None:
-    """The renewer gives up after its patience, by the virtual clock, and tries again."""
-
+def test_a_renewal_without_a_reply_times_out_and_is_retried() -> None:
     def script(t: ConsumerBench) -> None:
         t.faults.script("ChangeMessageVisibilityBatch", faults.REQUEST_LOST)
 
@@ -207,8 +205,8 @@ def test_a_connection_that_swallows_everything_costs_a_try() -> None:
 
 
 @pytest.mark.parametrize("fault", [faults.UNAVAILABLE, faults.ANSWER_DROPPED, faults.REQUEST_DROPPED], ids=repr)
-def test_a_receive_that_fails_is_tried_again(fault: faults.Fault) -> None:
-    """By the transport and then by the intake, in virtual time; what was received and not answered comes back."""
+def test_a_failed_receive_is_retried_by_the_transport_and_the_intake(fault: faults.Fault) -> None:
+    """A message that was received without a reply is delivered again."""
 
     def script(t: ConsumerBench) -> None:
         t.faults.script("ReceiveMessage", fault, times=4)
@@ -217,8 +215,8 @@ def test_a_receive_that_fails_is_tried_again(fault: faults.Fault) -> None:
     assert (bench.deleted, bench.faults.left) == (1, [])
 
 
-def test_a_poll_that_nobody_waits_for_takes_no_message() -> None:
-    """Its answer was held back for longer than anybody waits; the server gives the message to a later one."""
+def test_a_poll_that_arrives_after_its_timeout_receives_nothing() -> None:
+    """A later poll receives the message."""
 
     def script(t: ConsumerBench) -> None:
         t.faults.script("ReceiveMessage", faults.late_request(seconds=35))
@@ -226,8 +224,7 @@ def test_a_poll_that_nobody_waits_for_takes_no_message() -> None:
     assert play(working(1), script, "3m").deleted == 1
 
 
-def test_threads_are_waited_for() -> None:
-    """Time stands still while a plain handler computes."""
+def test_time_stands_still_while_a_handler_runs_in_a_thread() -> None:
     app = Consumer("orders")
     threads = []
 
@@ -240,7 +237,7 @@ def test_threads_are_waited_for() -> None:
     assert (bench.deleted, len(threads)) == (1, 1)
 
 
-async def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
+async def test_time_stands_still_during_to_thread() -> None:
     app = Consumer("orders")
     done = threading.Event()
 
@@ -255,8 +252,7 @@ async def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
         assert t.deleted == 1
 
 
-def test_a_loop_is_not_idle_while_there_is_something_to_hear() -> None:
-    """What another thread has told it counts from that moment on."""
+def test_a_loop_is_not_idle_from_a_call_soon_threadsafe_on() -> None:
     loop, go_on = VirtualLoop(SteppedClock()), threading.Event()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -270,8 +266,8 @@ def test_a_loop_is_not_idle_while_there_is_something_to_hear() -> None:
     assert not is_idle
 
 
-async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait for ever, since the time waits for it."""
+async def test_a_handler_in_a_thread_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test would hang, because virtual time waits for the thread."""
     monkeypatch.setattr("veilmq.testing.consumer_bench.PATIENCE_S", 0.2)
     app = Consumer("orders")
     go_on = threading.Event()
@@ -287,7 +283,7 @@ async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.Monke
         go_on.set()
 
 
-async def test_fifo_queues_are_made_as_such() -> None:
+async def test_fifo_queues_are_created_by_their_names() -> None:
     app = Consumer("steps.fifo")
     done: list[tuple[str, float]] = []
 
@@ -303,9 +299,7 @@ async def test_fifo_queues_are_made_as_such() -> None:
     assert done == [("pick", 10), ("pack", 20)]
 
 
-def test_records_share_the_time() -> None:
-    """A store on the bench's clock: a delete that was lost is recognised."""
-
+def test_a_message_whose_delete_had_no_effect_is_recognised_by_its_record() -> None:
     def script(t: ConsumerBench) -> None:
         t.faults.script("DeleteMessageBatch", faults.IGNORED)
 
@@ -313,7 +307,7 @@ def test_records_share_the_time() -> None:
     assert (bench.events["started"], bench.deleted) == (1, 2)
 
 
-async def test_a_queue_that_cannot_be_consumed_is_told() -> None:
+async def test_a_queue_that_cannot_be_consumed_is_an_error() -> None:
     async with ConsumerBench(working(1)) as t:
         t.queue(visibility_timeout_s=0)
         with pytest.raises(ValueError, match="cannot be kept"):
@@ -326,8 +320,8 @@ async def test_a_consumer_without_handlers_is_refused() -> None:
             await t.advance("1s")
 
 
-def test_nothing_is_left_behind() -> None:
-    """Threads and sockets end with the last reference; a bench that never began leaves none either."""
+def test_threads_end_with_the_last_reference_to_a_bench() -> None:
+    """A bench that was never advanced leaves no thread either."""
     before = threading.active_count()
     bench: ConsumerBench | None = ConsumerBench(working(1))
     assert bench is not None
@@ -338,10 +332,10 @@ def test_nothing_is_left_behind() -> None:
     asyncio.run(bench.advance("1s"))
     bench = None
     gc.collect()
-    assert threading.active_count() <= before + 1, "one thread of the system's own may end later"
+    assert threading.active_count() <= before + 1, "one other thread may end later"
 
 
-def test_a_bench_that_is_never_stopped_ends_quietly() -> None:
+def test_a_bench_that_is_never_stopped_prints_nothing_at_exit() -> None:
     program = (
         "import asyncio; from veilmq.consumer import Consumer; from veilmq.testing import ConsumerBench\n"
         "app = Consumer('orders')\n"
@@ -354,8 +348,6 @@ def test_a_bench_that_is_never_stopped_ends_quietly() -> None:
 
 
 class Model(pydantic.BaseModel):
-    """A payload."""
-
     number: int
 
 
@@ -364,7 +356,7 @@ class Model(pydantic.BaseModel):
     [("x", "x"), (b"x", "x"), (Order(1), {"number": 1}), (Model(number=2), {"number": 2}), ([1, None], [1, None])],
     ids=["text", "bytes", "dataclass", "pydantic", "list"],
 )
-def test_a_payload_is_sent_as_handlers_read_it(payload: object, body: object) -> None:
+def test_a_payload_is_encoded_as_handlers_decode_it(payload: object, body: object) -> None:
     assert body_of(payload) == (body if isinstance(body, str) else msgspec.json.encode(body).decode())
     if not isinstance(body, str):
         assert json.loads(body_of(payload)) == body
