@@ -348,9 +348,10 @@ class Shards(Store):
 
     async def _run(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
         try:
-            done(await work(command))
+            result = await work(command)
         except Exception as error:  # noqa: BLE001 - becomes the reply; failure_of logs defects
-            done(failure_of(error, type(command).__name__))
+            result = failure_of(error, type(command).__name__)
+        done(result)
 
     def withdraw(self, done: Done) -> None:
         for engine in self._open_engines():

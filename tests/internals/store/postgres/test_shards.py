@@ -536,3 +536,14 @@ def test_commands_on_several_databases(host: ShardsHost) -> None:
         return answers
 
     assert [type(answer) for answer in host._runner.run(closed())] == [ShuttingDown]
+
+
+def test_failing_reply_callback_is_called_once(host: ShardsHost) -> None:
+    results: list[object] = []
+
+    def fail(result: object) -> None:
+        results.append(result)
+        raise OSError
+
+    host.in_loop(lambda: host.engine.submit(commands.ListQueues(account="nobody"), fail))
+    assert [type(result) for result in results] == [commands.QueuePage]
