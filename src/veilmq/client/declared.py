@@ -123,12 +123,12 @@ def _located(where: str) -> Iterator[None]:
 
 def _read_each(place: str, content: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
     """Return ``read(name, table)`` for each table in the table ``place``, by name."""
-    made = {}
+    results = {}
     for name, inner in _table(place, content).items():
         table = _table(f"{place}.{name}", inner)
         with _located(f"{place}.{name}"):
-            made[name] = read(name, table)
-    return made
+            results[name] = read(name, table)
+    return results
 
 
 def _table(place: str, content: Any) -> Mapping[str, Any]:
@@ -326,18 +326,18 @@ def _value(given: Any) -> Any:
 
 def _elasticmq_queue(name: str, content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     where = f"queues.{name}"
-    made = {field: _value(content[key]) for key, field in _FLAGS.items() if key in content}
-    made |= {field: _seconds(f"{where}.{key}", content[key]) for key, field in _DURATIONS.items() if key in content}
+    settings = {field: _value(content[key]) for key, field in _FLAGS.items() if key in content}
+    settings |= {field: _seconds(f"{where}.{key}", content[key]) for key, field in _DURATIONS.items() if key in content}
     if _DEAD_LETTERS in content:
         place = f"{where}.{_DEAD_LETTERS}"
         values = _object(place, content[_DEAD_LETTERS], _OF_DEAD_LETTERS)
         if len(values) < len(_OF_DEAD_LETTERS):
             raise ValueError(f"{place}: needs {' and '.join(_OF_DEAD_LETTERS)}.")
         target, count = (values[key] for key in _OF_DEAD_LETTERS)
-        made |= {"dead_letter_queue": names.get(str(target), str(target)), "receives_max": _value(count)}
+        settings |= {"dead_letter_queue": names.get(str(target), str(target)), "receives_max": _value(count)}
     if _TAGS in content:
-        made["tags"] = {key: as_text(value) for key, value in _object(f"{where}.{_TAGS}", content[_TAGS]).items()}
-    return made
+        settings["tags"] = {key: as_text(value) for key, value in _object(f"{where}.{_TAGS}", content[_TAGS]).items()}
+    return settings
 
 
 def _seconds(where: str, value: Any) -> int:
@@ -438,17 +438,17 @@ class _Planner:
         found = self._check()
         for name, settings in self._queues.items():
             yield from self._queue_step(name, settings, found[name])
-        for place, attributes in self._topics.items():
-            yield from self._smq_step(place, attributes)
+        for path, attributes in self._topics.items():
+            yield from self._smq_step(path, attributes)
         for topic in self._api.names() if self._prunes_topics else ():
             names = self._api.names(topic) if topic in self._topics else []
-            for place in [f"{topic}/subscriptions/{name}" for name in names] or [topic]:
-                if place not in self._topics:
-                    yield Step("delete", *_kind_and_name(place), partial(self._api.delete, place))
+            for path in [f"{topic}/subscriptions/{name}" for name in names] or [topic]:
+                if path not in self._topics:
+                    yield Step("delete", *_kind_and_name(path), partial(self._api.delete, path))
         for name in self._to_delete:
             yield Step("delete", "queue", name, partial(self._client.delete_queue, name))
 
-    def _found(self, name: str) -> QueueSettings | None:
+    def _existing_settings(self, name: str) -> QueueSettings | None:
         """Return the settings of a queue of the server, ``None`` if it does not exist."""
         try:
             found = Settings(self._transport, name).show().settings
@@ -465,7 +465,7 @@ class _Planner:
         """
         targets = {name: each.get("dead_letter_queue") for name, each in self._queues.items()}
         named = [*self._queues, *targets.values(), *(each.get("queue") for each in self._topics.values())]
-        found = {name: self._found(name) for name in dict.fromkeys(filter(None, named))}
+        found = {name: self._existing_settings(name) for name in dict.fromkeys(filter(None, named))}
         after = dict(found)
         for name, changes in self._queues.items():
             try:
@@ -475,60 +475,60 @@ class _Planner:
         for name, target in targets.items():
             settings = after[name]
             assert settings is not None, "it is declared"
-            if (kept := settings.dead_letter_queue) in self._to_delete:
-                raise PlanRefused(f"queue {name}: its dead-letter queue {kept} would be deleted; declare it, too.")
+            if (in_use := settings.dead_letter_queue) in self._to_delete:
+                raise PlanRefused(f"queue {name}: its dead-letter queue {in_use} would be deleted; declare it, too.")
             if target and (refusal := dead_letter_refusal(name, settings, target, after[target])):
                 raise PlanRefused(f"queue {name}: {refusal}")
-        for place, attributes in self._topics.items():
-            if (to := attributes.get("queue")) and (after[to] is None or to in self._to_delete):
-                raise PlanRefused(f"{' '.join(_kind_and_name(place))}: there is no queue {to}; declare it.")
+        for path, attributes in self._topics.items():
+            if (queue := attributes.get("queue")) and (after[queue] is None or queue in self._to_delete):
+                raise PlanRefused(f"{' '.join(_kind_and_name(path))}: there is no queue {queue}; declare it.")
         return found
 
-    def _queue_step(self, name: str, wanted: Mapping[str, Any], found: QueueSettings | None) -> Iterator[Step]:
-        old, new = msgspec.to_builtins(found or QueueSettings()), msgspec.to_builtins(wanted)
-        had, tags = old["tags"], new.pop("tags", old["tags"])
+    def _queue_step(self, name: str, declared: Mapping[str, Any], found: QueueSettings | None) -> Iterator[Step]:
+        old, new = msgspec.to_builtins(found or QueueSettings()), msgspec.to_builtins(declared)
+        old_tags, tags = old["tags"], new.pop("tags", old["tags"])
         changes = {field: value for field, value in new.items() if not found or not _same(field, old[field], value)}
         shown = [Difference(field, old[field] if found else None, value) for field, value in changes.items()]
-        changed = sorted(key for key in had | tags if had.get(key) != tags.get(key))
-        shown += [Difference(f"tags.{key}", had.get(key), tags.get(key)) for key in changed]
+        changed = sorted(key for key in old_tags | tags if old_tags.get(key) != tags.get(key))
+        shown += [Difference(f"tags.{key}", old_tags.get(key), tags.get(key)) for key in changed]
         settings, client = Settings(self._transport, name), self._client
 
         def change() -> None:
             if changes:
                 settings.set(changes)
-            if gone := [key for key in changed if key not in tags]:
-                client.untag(name, gone)
-            if put := {key: tags[key] for key in changed if key in tags}:
-                client.tag(name, put)
+            if removed := [key for key in changed if key not in tags]:
+                client.untag(name, removed)
+            if added := {key: tags[key] for key in changed if key in tags}:
+                client.tag(name, added)
 
         if found is None:
             yield Step("create", "queue", name, partial(settings.create, changes, tags=tags), shown)
         elif shown:
             yield Step("change", "queue", name, change, shown)
 
-    def _smq_step(self, place: str, wanted: Mapping[str, str]) -> Iterator[Step]:
+    def _smq_step(self, path: str, declared: Mapping[str, str]) -> Iterator[Step]:
         """Yield the step for a topic or a subscription, if any."""
-        (kind, name), found = _kind_and_name(place), self._api.show(place)
+        (kind, name), found = _kind_and_name(path), self._api.show(path)
         old = with_queue(found or {})
-        changes = {each: text for each, text in wanted.items() if old.get(each, "") != text}
+        changes = {each: text for each, text in declared.items() if old.get(each, "") != text}
         shown = [Difference(each, old.get(each), text) for each, text in changes.items()]
-        fixed = [each for each in changes if kind == "subscription" and each != "NotifyStrategy"]
+        unchangeable = [each for each in changes if kind == "subscription" and each != "NotifyStrategy"]
         if found is None:
-            yield Step("create", kind, name, partial(self._create, place, wanted), shown)
-        elif fixed:
+            yield Step("create", kind, name, partial(self._create, path, declared), shown)
+        elif unchangeable:
             why = "cannot be changed; give the subscription another name, and --prune this one."
-            raise PlanRefused(f"{kind} {name}: {', '.join(fixed)} {why}")
+            raise PlanRefused(f"{kind} {name}: {', '.join(unchangeable)} {why}")
         elif changes:
-            yield Step("change", kind, name, partial(self._api.set, place, changes), shown)
+            yield Step("change", kind, name, partial(self._api.set, path, changes), shown)
 
-    def _create(self, place: str, wanted: Mapping[str, str]) -> None:
-        account = full_name(self._client.queue_url(wanted["queue"])).partition("/")[0] if "queue" in wanted else ""
-        self._api.create(place, with_endpoint(wanted, account))
+    def _create(self, path: str, declared: Mapping[str, str]) -> None:
+        account = full_name(self._client.queue_url(declared["queue"])).partition("/")[0] if "queue" in declared else ""
+        self._api.create(path, with_endpoint(declared, account))
 
 
-def _kind_and_name(place: str) -> tuple[str, str]:
+def _kind_and_name(path: str) -> tuple[str, str]:
     """Return the kind and the name of a topic or a subscription."""
-    name = place.replace("/subscriptions/", "/")
+    name = path.replace("/subscriptions/", "/")
     return "subscription" if "/" in name else "topic", name
 
 
