@@ -54,8 +54,8 @@ def command(function: Callable[..., Result | int | None], *, prints: bool = True
     takes_json = "json" in inspect.signature(function).parameters
 
     @wraps(function)
-    def run(*arguments: Any, **given: Any) -> int | None:
-        bound = signature.bind(*arguments, **given)
+    def run(*arguments: Any, **options: Any) -> int | None:
+        bound = signature.bind(*arguments, **options)
         bound.apply_defaults()
         json = bound.arguments.get("json", False) if takes_json else bound.arguments.pop("json", False)
         with ExitStack() as stack:

@@ -119,9 +119,9 @@ def replay(
     """
     from veilmq.pipeline.archive import Replay
 
-    wanted = Replay(endpoint=server.endpoint, to=to, slice=part, options=options)
+    run = Replay(endpoint=server.endpoint, to=to, slice=part, options=options)
     with _streaming("replay", cluster, {to: None}) as (spark, stop, report):
-        result = wanted.send(spark, report=report, stop=stop)
+        result = run.send(spark, report=report, stop=stop)
     before = f", {result.before} of them earlier" if result.before else ""
     document = {"queue": to, "messages": result.messages, "before": result.before}
     return Result(document, f"{to}: {result.messages} messages replayed{before}")

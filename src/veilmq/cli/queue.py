@@ -141,30 +141,33 @@ def show(queue: Queue, /, *, server: Server) -> Result:
 
 
 def _status_rows(status: QueueStatus) -> Rows:
-    its = status.settings
+    settings = status.settings
     for name in ("queue", "url", "visible", "in_flight", "delayed"):
         yield name.replace("_", " "), getattr(status, name)
     for name in ("visibility_timeout_s", "delay_s", "retention_s", "receive_wait_s"):
-        yield name.removesuffix("_s").replace("_", " "), f"{getattr(its, name)} s"
-    yield "message bytes max", its.message_bytes_max
-    yield "in flight max", its.in_flight_max
-    yield "receives per second", f"{its.receives_per_s_max} at most" if its.receives_per_s_max else None
-    yield "bodies over smq", "in base64" if its.smq_base64 else None
-    yield "operations", "logged" if its.operations_logged else None
-    if its.visibility_rules:
-        table = read_table(its.visibility_rules)
+        yield name.removesuffix("_s").replace("_", " "), f"{getattr(settings, name)} s"
+    yield "message bytes max", settings.message_bytes_max
+    yield "in flight max", settings.in_flight_max
+    yield "receives per second", f"{settings.receives_per_s_max} at most" if settings.receives_per_s_max else None
+    yield "bodies over smq", "in base64" if settings.smq_base64 else None
+    yield "operations", "logged" if settings.operations_logged else None
+    if settings.visibility_rules:
+        table = read_table(settings.visibility_rules)
         timeouts = ", ".join(f"{each.name} {each.visibility_timeout_s} s" for each in table.classes)
         yield "visibility rules", f"{len(table.keys)} keys of {table.attribute}; {timeouts}"
-    yield "event log", its.event_log
-    if its.fifo:
+    yield "event log", settings.event_log
+    if settings.fifo:
         yield "fifo", "yes"
-        yield "deduplication", "by content" if its.content_deduplication else "by id"
-        yield "deduplication scope", its.deduplication_scope
-        yield "throughput limit", its.throughput_limit
-    if its.dead_letter_queue:
-        yield "dead-letter queue", f"{_name_of(its.dead_letter_queue)} after {its.receives_max} receives"
-    yield "takes dead letters of", ", ".join(map(_name_of, its.redrive_sources)) or its.redrive_permission or None
-    yield "kms key", its.kms_key or None
+        yield "deduplication", "by content" if settings.content_deduplication else "by id"
+        yield "deduplication scope", settings.deduplication_scope
+        yield "throughput limit", settings.throughput_limit
+    if settings.dead_letter_queue:
+        yield "dead-letter queue", f"{_name_of(settings.dead_letter_queue)} after {settings.receives_max} receives"
+    yield (
+        "takes dead letters of",
+        ", ".join(map(_name_of, settings.redrive_sources)) or settings.redrive_permission or None,
+    )
+    yield "kms key", settings.kms_key or None
     yield "created", instant(status.created_at_ms)
     yield "modified", instant(status.modified_at_ms)
 
@@ -193,11 +196,11 @@ def tag(
     server: Server,
 ) -> Result:
     """Add or remove tags of a queue, and print all its tags."""
-    client, wanted = QueueClient(server), pairs(tags, "A tag", "KEY=VALUE")
+    client, added = QueueClient(server), pairs(tags, "A tag", "KEY=VALUE")
     if remove:
         client.untag(queue, remove)
-    if wanted:
-        client.tag(queue, wanted)
+    if added:
+        client.tag(queue, added)
     found = client.tags(queue)
     return Result(found, "\n".join(f"{key}={value}" for key, value in sorted(found.items())))
 

@@ -32,8 +32,8 @@ def _options(*names: str, hidden: str = "") -> dict[str, Any]:
             continue
         kind, is_switch = {SWITCH: bool, STORES: list[str]}.get(row.kind, str), row.kind is SWITCH
         text = row.description if is_switch else f"{row.description} Must be {row.kind.allowed}."
-        how = {"name": row.flag, "show": row.name != hidden, "show_default": False if is_switch else row.default_text}
-        options[row.name] = Annotated[kind, option(text, row.kind.placeholder or None, **how).parameter]
+        shown = {"name": row.flag, "show": row.name != hidden, "show_default": False if is_switch else row.default_text}
+        options[row.name] = Annotated[kind, option(text, row.kind.placeholder or None, **shown).parameter]
     return {**options, "config": Annotated[Path, _CONFIG.parameter]}
 
 

@@ -177,11 +177,11 @@ def forward(
         for created in forwarding.ready_queues(client, router.targets, create=create):
             print(f"{created}: created", file=sys.stderr)
         relay: forwarding.Relay = forwarding.SendRelay(client, intake, fifo=fifo)
-        how = "by sending and deleting"
+        method = "by sending and deleting"
         if not plain and forwarding.can_forward(forwards):
-            relay, how = forwarding.ForwardRelay(forwards, fifo=fifo), "each message in one transaction"
+            relay, method = forwarding.ForwardRelay(forwards, fifo=fifo), "each message in one transaction"
         stop = stack.enter_context(stop_on_signals())
-        print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
+        print(f"{intake}: forwarding to {', '.join(router.targets)}, {method}", file=sys.stderr, flush=True)
         options: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "wait_s": wait, "until_empty": until_empty}
         forwarder = forwarding.Forwarder(client, router, relay, intake=intake, stop=stop, **options)
         stack.enter_context(exported(forwarding.forwarder_metrics(intake, forwarder.totals)))

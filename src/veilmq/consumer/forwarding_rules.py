@@ -221,20 +221,20 @@ def read_rules(text: str) -> Rules:
         raise RoutesError(f"The file is not TOML: {error}.") from None
     rules = [(fields.queue, _conditions(number, fields, text)) for number, fields in enumerate(file.rules)]
     targets: dict[str, int | None] = dict.fromkeys([file.default, *(rule.queue for rule in file.rules)])
-    for name, given in file.queues.items():
+    for name, value in file.queues.items():
         if name not in targets:
             raise RoutesError(f"queues.{name}: no rule names that queue, nor is it the default one.")
-        targets[name] = _converted(given, _QueueFields, f"queues.{name}").visibility_timeout_s
+        targets[name] = _converted(value, _QueueFields, f"queues.{name}").visibility_timeout_s
     return Rules(file.default, rules, targets)
 
 
 _Kind = TypeVar("_Kind")
 
 
-def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
-    """Convert ``given`` to ``kind``. Raises ``RoutesError`` that begins with ``place``."""
+def _converted(value: Any, kind: type[_Kind], place: str) -> _Kind:
+    """Convert ``value`` to ``kind``. Raises ``RoutesError`` that begins with ``place``."""
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         what, inner = _split(error)
         raise RoutesError(f"{place}{inner if inner.startswith('[') or not inner else f'.{inner}'}: {what}.") from None
@@ -243,25 +243,25 @@ def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
 def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
     begin, found = _where(number, text), _Conditions()
 
-    def add(place: str, given: Any, read: Callable[[ReceivedMessage], Value]) -> None:
-        condition: Any = _converted(given, Condition, begin + place)  # type: ignore[arg-type]  # a union
+    def add(place: str, value: Any, read: Callable[[ReceivedMessage], Value]) -> None:
+        condition: Any = _converted(value, Condition, begin + place)  # type: ignore[arg-type]  # a union
         try:
             check(condition)
         except ValueError as error:
             raise RoutesError(f"{begin}{place}: {error}.") from None
         found.append((read, condition))
 
-    for name, given in fields.attributes.items():
-        add(f"attributes.{name}", given, partial(_attribute, name))
-    for path, given in fields.body.items():
+    for name, value in fields.attributes.items():
+        add(f"attributes.{name}", value, partial(_attribute, name))
+    for path, value in fields.body.items():
         pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
-        add(f"body.{path!r}", given, partial(_field, pointer))
+        add(f"body.{path!r}", value, partial(_field, pointer))
         if path and not path.startswith("/"):
             what = f"{path!r} is not a path into the body: it begins with a slash, such as /job/kind"
             raise RoutesError(f"{begin}body.{path!r}: {what}.")
     for name, read in _OTHERS.items():
-        if (given := getattr(fields, name)) is not None:
-            add(name, given, read)
+        if (value := getattr(fields, name)) is not None:
+            add(name, value, read)
     if not found:
         raise RoutesError(
             f"{begin}the rule for {fields.queue} has no condition, so it would take every message; that is what "

@@ -108,10 +108,11 @@ def body_of(payload: Any) -> str:
     return dump() if dump is not None else msgspec.json.encode(payload).decode()
 
 
-def attributes_of(given: Mapping[str, Attribute | str]) -> dict[str, Attribute]:
+def attributes_of(attributes: Mapping[str, Attribute | str]) -> dict[str, Attribute]:
     """Return attributes with each ``str`` as an attribute of type ``String``."""
     return {
-        name: Attribute(type="String", text=value) if isinstance(value, str) else value for name, value in given.items()
+        name: Attribute(type="String", text=value) if isinstance(value, str) else value
+        for name, value in attributes.items()
     }
 
 

@@ -135,9 +135,9 @@ def recommendations(
     ``found`` is sorted by queue; ``settings``, by the names in the event log, may lack queues.
     """
     for queue, keys in groupby(found, key=lambda each: each.queue):
-        its_keys = list(keys)
-        whole, by_key = estimates(its_keys, options=options)
-        yield from recommended(its_keys, whole, by_key, options, settings.get(queue))
+        queue_keys = list(keys)
+        whole, by_key = estimates(queue_keys, options=options)
+        yield from recommended(queue_keys, whole, by_key, options, settings.get(queue))
 
 
 def recommended(

@@ -132,7 +132,7 @@ class Scene(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault with its name for output. It counts as ``happened`` before ``play``, or if ``later``, when it says so."""
+    """A fault and its name for output. ``happened`` is called before ``play``; if ``later``, ``play`` calls it."""
 
     name: str
     play: Callable[[Scene], Pending | None]
