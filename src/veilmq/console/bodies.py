@@ -51,14 +51,14 @@ def shown(body: str, view: str, *, size_bytes: int | None = None, whole: bool = 
     data = body.encode("utf-8", "surrogatepass")
     size_bytes = len(data) if size_bytes is None else size_bytes
     if view == "hex":
-        most = HEX_BYTES_MAX if whole else _HEX_CUT_BYTES
-        return ShownBody(hex_rows(data[:most]), "hex", size_bytes, size_bytes > most)
-    most = WHOLE_CHARACTERS if whole else CUT_CHARACTERS
+        limit = HEX_BYTES_MAX if whole else _HEX_CUT_BYTES
+        return ShownBody(hex_rows(data[:limit]), "hex", size_bytes, size_bytes > limit)
+    limit = WHOLE_CHARACTERS if whole else CUT_CHARACTERS
     problem = not_json(body, data, size_bytes) if view == "json" else ""
     if view == "json" and not problem:
-        text, is_cut = json_lines(body, most)
+        text, is_cut = json_lines(body, limit)
         return ShownBody(text, "json", size_bytes, is_cut)
-    return ShownBody(body[:most], "text", size_bytes, len(body) > most or len(data) < size_bytes, problem)
+    return ShownBody(body[:limit], "text", size_bytes, len(body) > limit or len(data) < size_bytes, problem)
 
 
 def not_json(body: str, data: bytes, size_bytes: int) -> str:

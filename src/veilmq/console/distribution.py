@@ -89,10 +89,10 @@ def histogram(times: ProcessingTimes, *, timeout_s: int, recommended_s: int | No
     bins = [_bin(times, number) for number in range(min(numbers), max(numbers) + 1)]
     ends = [timeout_s] if recommended_s is None else [timeout_s, recommended_s]
     scale = _scale(numbers, [end_s * SECOND_MS for end_s in ends if end_s])
-    most = max(each.receipts for each in bins)
+    receipts_max = max(each.receipts for each in bins)
     return Histogram(
         bins=[each for each in bins if each.receipts],
-        columns=Markup("").join(column for each in bins for column in _columns(each, scale, most)),
+        columns=Markup("").join(column for each in bins for column in _columns(each, scale, receipts_max)),
         axis=Markup("").join(_marks(scale)),
         lines=Markup("").join(_lines(scale, timeout_s, recommended_s)),
         height_px=HEIGHT_PX,
@@ -116,12 +116,12 @@ def _scale(numbers: set[int], lines_ms: list[int]) -> _Scale:
     return _Scale(first, max(last - first, _BINS_MIN))
 
 
-def _columns(each: Bin, scale: _Scale, most: int) -> Iterable[Markup]:
+def _columns(each: Bin, scale: _Scale, receipts_max: int) -> Iterable[Markup]:
     x, end_x = scale.x(each.begin_ms), scale.x(each.end_ms)
     floor = float(_FLOOR_PX)
     for kind, count in (("deleted", each.deleted), ("late", each.late), ("expired", each.expired)):
         if count:
-            height = max(count * (_FLOOR_PX - _TOP_PX) / most, 1.0)
+            height = max(count * (_FLOOR_PX - _TOP_PX) / receipts_max, 1.0)
             floor -= height
             words = f"{each.words}: {number(count)} {_KINDS[kind]}"
             yield _COLUMN.format(
@@ -169,17 +169,21 @@ async def timeout_section(page: PageContext, *, timeout_s: int) -> TimeoutSectio
     """Return the processing times and recommendation of the page's queue, whose timeout is ``timeout_s``."""
     history = page.ports.history
     times, recommendation = await history.processing_times(page.queue), await history.recommendation(page.queue)
-    known = None if isinstance(times, str) else times
-    wanted = None if isinstance(recommendation, str) else recommendation
+    known_times = None if isinstance(times, str) else times
+    known_recommendation = None if isinstance(recommendation, str) else recommendation
     return TimeoutSection(
-        times=known,
+        times=known_times,
         no_times=times if isinstance(times, str) else "",
         histogram=None
-        if known is None
-        else histogram(known, timeout_s=timeout_s, recommended_s=None if wanted is None else wanted.recommended_s),
-        recommendation=wanted,
+        if known_times is None
+        else histogram(
+            known_times,
+            timeout_s=timeout_s,
+            recommended_s=None if known_recommendation is None else known_recommendation.recommended_s,
+        ),
+        recommendation=known_recommendation,
         no_recommendation=recommendation if isinstance(recommendation, str) else "",
-        refusal="" if wanted is None else _refusal(wanted, timeout_s),
+        refusal="" if known_recommendation is None else _refusal(known_recommendation, timeout_s),
     )
 
 

@@ -64,9 +64,9 @@ def duration(seconds: float | None) -> str:
         return "–"
     if 0 < seconds < 1:
         return f"{seconds * SECOND_MS:.0f} ms"
-    left, words = int(seconds), []
+    remaining, words = int(seconds), []
     for unit_s, unit in _UNITS:
-        count, left = divmod(left, unit_s)
+        count, remaining = divmod(remaining, unit_s)
         if count:
             words.append(f"{count} {unit}")
     return " ".join(words[:2]) or "0 s"

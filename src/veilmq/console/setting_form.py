@@ -150,9 +150,9 @@ def _before(form: Mapping[str, str], now: Mapping[str, str]) -> Mapping[str, str
 
 def _problem(typed: Rows) -> str:
     keys = [key for key, _ in typed if key]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        return f"The key {twice} occurs twice; keep one of them."
+    duplicate = next((key for key in keys if keys.count(key) > 1), None)
+    if duplicate is not None:
+        return f"The key {duplicate} occurs twice; keep one of them."
     if len(keys) < len(typed):
         return "A value needs a key; to remove a tag, empty both."
     try:

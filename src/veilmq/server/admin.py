@@ -207,7 +207,7 @@ class Admin:
         self._server = server
         self._console = ConsoleService(server)
         self._counts = QueueCountCache(server.engine, server.settings)
-        self._showing = asyncio.Lock()
+        self._metrics_lock = asyncio.Lock()
         self._monitoring = [
             Route("/health/live", self._live),
             Route("/health/ready", self._ready),
@@ -268,12 +268,12 @@ class Admin:
     async def _flush_events(self, request: Request) -> Response:
         if self._server.exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
-        flushing = asyncio.ensure_future(self._server.exports.flush())
+        flush = asyncio.ensure_future(self._server.exports.flush())
         # retrieve an error after the client gave up; flush() has logged it
-        flushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
+        flush.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        done, _ = await asyncio.wait({flush}, timeout=FLUSH_S_MAX)
         try:
-            counts = flushing.result() if done else await execute(self._server.engine, CountEvents())
+            counts = flush.result() if done else await execute(self._server.engine, CountEvents())
         except EventsError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
         body = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
@@ -282,7 +282,7 @@ class Admin:
     async def _show_metrics(self, request: Request) -> Response:
         server = self._server
         failures = 0 if server.exports is None else server.exports.failures
-        async with self._showing:
+        async with self._metrics_lock:
             events = asyncio.create_task(or_none(execute(server.engine, CountEvents())))
             survey = await or_none(execute(server.engine, SurveyQueues(names_max=SHOWN_MAX)))
             counted = [] if survey is None else await self._counts.inspect(survey.names)

@@ -80,8 +80,8 @@ def load(path: Path) -> dict[str, AccessKey]:
     except msgspec.ValidationError as error:
         raise CredentialsError(path, f"is invalid: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:
-        place = str(error).rpartition("(")[2].rstrip(")") if "(at " in str(error) else "it is not UTF-8"
-        raise CredentialsError(path, f"is not TOML ({place})") from None
+        position = str(error).rpartition("(")[2].rstrip(")") if "(at " in str(error) else "it is not UTF-8"
+        raise CredentialsError(path, f"is not TOML ({position})") from None
     keys: dict[str, AccessKey] = {}
     accounts: set[str] = set()
     for account in file.accounts:
@@ -213,8 +213,8 @@ class Authentication:
         Temporary keys, which need a session token, cannot sign in.
         """
         key = self._keys.get(key_id, _NO_KEY)
-        is_right = compare_digest(self.secret_digest(key_id), sha256(secret.encode()).digest())
-        return self.caller_of(key_id) if is_right and key.session_token is None else None
+        is_correct = compare_digest(self.secret_digest(key_id), sha256(secret.encode()).digest())
+        return self.caller_of(key_id) if is_correct and key.session_token is None else None
 
     def _read(self) -> None:
         keys = self._keys = load(self._path)
@@ -250,9 +250,9 @@ class Security:
         """Read the credentials and the certificate again; each logs the result."""
         if self.authentication is None and self.tls is None:
             log.info("nothing to reload: neither credentials nor a certificate is in use")
-        for used in (self.authentication, self.tls):
-            if used is not None:
-                used.reload()
+        for part in (self.authentication, self.tls):
+            if part is not None:
+                part.reload()
 
 
 def secure(settings: ServerSettings, *, wall_s: Callable[[], float]) -> Security:

@@ -155,10 +155,10 @@ class BulkRequests:
 def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:
     """Split ``messages`` into pieces that encode quickly, except for single long messages."""
     first = characters = 0
-    for place, message in enumerate(messages):
-        if place - first == PIECE_MESSAGES or characters > PIECE_CHARACTERS:
-            yield messages[first:place]
-            first, characters = place, 0
+    for index, message in enumerate(messages):
+        if index - first == PIECE_MESSAGES or characters > PIECE_CHARACTERS:
+            yield messages[first:index]
+            first, characters = index, 0
         characters += len(message.body) + len(message.properties)
     if first < len(messages):
         yield messages[first:]

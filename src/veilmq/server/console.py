@@ -186,7 +186,7 @@ _CACHED_MAX = 256
 NO_LOG = (
     "The event log is not exported, so processing times are unknown. Start the server with --events-to and a folder."
 )
-ELSEWHERE = "The event log is exported to {place}; this page can read only folders of this machine."
+ELSEWHERE = "The event log is exported to {location}; this page can read only folders of this machine."
 NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."
 NO_RECOMMENDATIONS_FOLDER = (
     "There are no recommendations. Run veilmq pipeline tune, and start the server with --recommendations "
@@ -209,11 +209,11 @@ class ProcessingHistory:
         """Return the processing times of ``queue`` (a full name), or why they are unknown."""
         if self._events_to is None:
             return NO_LOG
-        place = self._events_to.removeprefix("file://")
-        if "://" in place:
-            return ELSEWHERE.format(place=place.partition("://")[0] + "://…")
+        location = self._events_to.removeprefix("file://")
+        if "://" in location:
+            return ELSEWHERE.format(location=location.partition("://")[0] + "://…")
         return await self._read(
-            "held", queue, lambda parquet_files: parquet_files.read_processing_times(Path(place), queue)
+            "processing_times", queue, lambda parquet_files: parquet_files.read_processing_times(Path(location), queue)
         )
 
     async def recommendation(self, queue: str) -> Recommendation | str:
@@ -222,7 +222,7 @@ class ProcessingHistory:
         if folder is None:
             return NO_RECOMMENDATIONS_FOLDER
         recommendation = await self._read(
-            "advice", queue, lambda parquet_files: _recommendation(parquet_files, folder, queue)
+            "recommendation", queue, lambda parquet_files: _recommendation(parquet_files, folder, queue)
         )
         return NO_RECOMMENDATION.format(folder=folder) if recommendation is None else recommendation
 
@@ -236,11 +236,11 @@ class ProcessingHistory:
                 parquet_files = import_module("veilmq.events.parquet")
             except ModuleNotFoundError:
                 return NO_ARROW
-            fresh = await asyncio.to_thread(read, parquet_files)
+            result = await asyncio.to_thread(read, parquet_files)
             if len(self._cache) >= _CACHED_MAX:
                 self._cache.clear()
-            self._cache[kind, queue] = now_ms, fresh
-            return fresh
+            self._cache[kind, queue] = now_ms, result
+            return result
 
 
 def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Recommendation | None:

@@ -37,8 +37,8 @@ class _InProcess(Transport):
     def request(
         self, method: str, target: str, *, headers: Mapping[str, str], body: bytes = b"", **_: object
     ) -> HttpReply:
-        lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
-        request = ApiRequest(method.encode(), target.encode() or b"/", lower, body, self._caller, None)
+        encoded = {name.lower().encode(): value.encode() for name, value in headers.items()}
+        request = ApiRequest(method.encode(), target.encode() or b"/", encoded, body, self._caller, None)
         reply = asyncio.run_coroutine_threadsafe(self._send_request(request), self._loop).result()
         return HTTPResponse(body=reply.body, status=reply.status)
 

@@ -296,8 +296,8 @@ class Http1Connection(asyncio.Protocol):
 
     def time_out(self) -> None:
         """Close a connection whose deadline has passed; an incomplete request is refused with the reason."""
-        takes_nothing = self._transport.get_write_buffer_size() > 0
-        if self._lingering_since_s or takes_nothing or self._transport.is_closing():
+        client_stalled = self._transport.get_write_buffer_size() > 0
+        if self._lingering_since_s or client_stalled or self._transport.is_closing():
             self._transport.abort()
         elif self._waiting_since_s:
             self._refuse_partial(NO_ROOM, self._reader.stop())

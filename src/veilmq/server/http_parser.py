@@ -187,10 +187,10 @@ class Layouts:
         line, *lines = text.split(b"\r\n", self.headers_max + 1)
         if not end or len(lines) > self.headers_max:
             return known[0], None
-        for place, layout in enumerate(known):
+        for index, layout in enumerate(known):
             head = layout.match(segment)
             if head is not None:
-                known.insert(0, known.pop(place))
+                known.insert(0, known.pop(index))
                 return layout, head
         method, *names = key = (line.partition(b" ")[0], *[each.partition(b": ")[0] for each in lines])
         if len(self._seen) >= _SEEN_MAX:

@@ -57,8 +57,8 @@ _CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQ
 INTERCEPTED = _CHANGING | {commands.ListQueues}
 """Commands whose results pass through ``Permissions.intercept``."""
 
-_SEE = "GetQueueAttributes"
-_SEND = "SendMessage"
+_SEE_ACTION = "GetQueueAttributes"
+_SEND_ACTION = "SendMessage"
 _QUEUE_ACTIONS = (
     *policies.GRANTABLE,
     *(action for action in policies.OWNER_ONLY if action not in {"CreateQueue", "ListQueues"}),
@@ -178,9 +178,11 @@ class PolicyDecisions:
         read, source = self.read(queue, policy), _Source(peer, program)
         return [(action, self.denied(read, caller, queue, action, source) is None) for action in sorted(_QUEUE_ACTIONS)]
 
-    def may_send(self, starter: str, queue: str, policy: str) -> bool:
+    def may_send(self, caller_arn: str, queue: str, policy: str) -> bool:
         """``core.commands.MaySend``: whether a principal may send to ``queue`` now, without a request."""
-        return self.denied(self.read(queue, policy), caller_from_arn(starter), queue, _SEND, _Source()) is None
+        return (
+            self.denied(self.read(queue, policy), caller_from_arn(caller_arn), queue, _SEND_ACTION, _Source()) is None
+        )
 
 
 class _CachedPolicy(msgspec.Struct, eq=False):
@@ -237,11 +239,11 @@ class Permissions:
         policy, needed = cached.policy, action or exchange.permission
         denied = self._decisions.denied(policy, caller, queue, needed, exchange.request)
         if denied is not None:
-            why = f"because no resource-based policy allows the sqs:{denied.action} action"
+            reason = f"because no resource-based policy allows the sqs:{denied.action} action"
             if policy is not None and policy.verdict(denied) is Verdict.DENY:
-                why = "with an explicit deny in a resource-based policy"
-            what = f"User: {caller.arn} is not authorized to perform: sqs:{denied.action} on resource"
-            raise SqsError(ACCESS_DENIED, f"{what}: {self._decisions.arn(queue)} {why}")
+                reason = "with an explicit deny in a resource-based policy"
+            subject = f"User: {caller.arn} is not authorized to perform: sqs:{denied.action} on resource"
+            raise SqsError(ACCESS_DENIED, f"{subject}: {self._decisions.arn(queue)} {reason}")
         if policy is None or not any(map(policy.varies, policies.actions_of(needed))):
             if len(cached.passed) >= _PASSED_MAX:
                 cached.passed.clear()
@@ -287,16 +289,18 @@ class Permissions:
 
     def restricted(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` limited to what ``caller`` may see; for queues without a policy, all or nothing."""
-        sees_plain = self._decisions.denied(None, caller, command.account, _SEE, exchange.request) is None
+        sees_without_policy = (
+            self._decisions.denied(None, caller, command.account, _SEE_ACTION, exchange.request) is None
+        )
 
         def may_see(view: QueueView) -> bool:
-            return self._may_see(view, exchange, caller) if view.settings.policy else sees_plain
+            return self._may_see(view, exchange, caller) if view.settings.policy else sees_without_policy
 
         return msgspec.structs.replace(command, may_see=may_see)
 
     def _may_see(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
         policy = self._decisions.read(view.queue, view.settings.policy)
-        return self._decisions.denied(policy, caller, view.queue, _SEE, exchange.request) is None
+        return self._decisions.denied(policy, caller, view.queue, _SEE_ACTION, exchange.request) is None
 
     def _cache_policy(self, queue: str, cached: _CachedPolicy, result: Any) -> None:
         """Cache the policy that the engine returned, and start the waiting requests."""
@@ -319,11 +323,11 @@ class Permissions:
 def _extra_permissions(command: Any) -> list[tuple[str, str]]:
     if isinstance(command, Forward):
         targets = dict.fromkeys(entry.target for entry in command.entries)
-        return [(command.queue, "DeleteMessage"), *((target, _SEND) for target in targets)]
+        return [(command.queue, "DeleteMessage"), *((target, _SEND_ACTION) for target in targets)]
     if isinstance(command, InspectQueue):  # with others' receipts one can end their leases: as bad as a purge
         return [(command.queue, "PurgeQueue")] if command.receipts else []
     queue = command.subscription.queue
-    return [(queue, _SEND)] if queue else []
+    return [(queue, _SEND_ACTION)] if queue else []
 
 
 class ParkedPermission(msgspec.Struct, eq=False):

@@ -129,15 +129,15 @@ def on_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Itera
         yield
         return
     loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in handlers}
+    previous = {number: signal.getsignal(number) for number in handlers}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number, earlier in before.items():
+        for number, restored in previous.items():
             loop.remove_signal_handler(number)
-            signal.signal(number, earlier or signal.SIG_DFL)  # nohup ignores SIGHUP, for example
+            signal.signal(number, restored or signal.SIG_DFL)  # nohup ignores SIGHUP, for example
 
 
 _FAILURE_GRACE_S = 1.0  # for OutcomeUnknown to reach clients
@@ -165,14 +165,14 @@ class Shutdown:
 
     async def let_finish(self, work: Coroutine[Any, Any, object], *, cut: Callable[[], object]) -> None:
         """Wait for ``work``; at the end of the grace time, or after a second request, call ``cut`` to end it."""
-        working = asyncio.ensure_future(work)
-        hurried = asyncio.ensure_future(self._at_once.wait())
+        task = asyncio.ensure_future(work)
+        at_once = asyncio.ensure_future(self._at_once.wait())
         left_s = max(0.0, self._over_at_s - self._time_s())
-        await asyncio.wait((working, hurried), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        if not working.done():
+        await asyncio.wait((task, at_once), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
+        if not task.done():
             cut()
-        await working
+        await task
 
     def end_with(self, closing: AsyncExitStack, worker: Any) -> None:
         """Start ``worker``, if any; ``closing`` closes it, and cuts it off at the end of the grace time."""

@@ -94,9 +94,9 @@ class UrlGuard:
         host, port = url.host, url.port
         if not self._allowed:
             raise EndpointRefused(text, f"no host is allowed; {_REMEDY}")
-        named = self._allowed.allows_name(host, port)
+        by_name = self._allowed.allows_name(host, port)
         not_allowed = f"{host} port {port} is not allowed; {_REMEDY}"
-        if not named and not self._allowed.has_networks:  # no need to resolve the name
+        if not by_name and not self._allowed.has_networks:  # no need to resolve the name
             raise EndpointRefused(text, not_allowed)
         try:
             addresses = [ip_address(host)]
@@ -106,10 +106,10 @@ class UrlGuard:
             except OSError as error:
                 problem = f"the name {host} cannot be resolved ({error.strerror or error})"
                 raise EndpointRefused(text, problem) from None
-        allowed = [unmapped(each) for each in addresses if self._allowed.allows_address(each, port, named=named)]
+        allowed = [unmapped(each) for each in addresses if self._allowed.allows_address(each, port, named=by_name)]
         if allowed:
             return Target(url, allowed)
-        if not named:
+        if not by_name:
             raise EndpointRefused(text, not_allowed)
         resolved = ", ".join(map(str, addresses)) or "nowhere"
         raise EndpointRefused(
@@ -288,14 +288,14 @@ _AFTER_ERROR_MS = SECOND_MS
 
 @dataclass(kw_only=True)
 class Pusher:
-    """All pushes of a server, at most ``parallel_max`` at once; ``chance`` returns the jitter of retries."""
+    """All pushes of a server, at most ``parallel_max`` at once; ``jitter`` returns a random factor for retries."""
 
     engine: Engine
     clock: Clock
     attempt: Attempt
     counts: TopicCounts
     parallel_max: int
-    chance: Callable[[], float] = random
+    jitter: Callable[[], float] = random
 
     def __post_init__(self) -> None:
         self._free_slots = self.parallel_max
@@ -305,7 +305,7 @@ class Pusher:
         self._due_subscriptions: dict[PushedSubscription, None] = {}  # an ordered set of those with a due message
         self._pushes: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._listing = self._changed = False  # changed since the listing began
+        self._is_listing = self._changed = False  # changed since the listing began
 
     def start(self) -> None:
         """Start pushing."""
@@ -330,13 +330,13 @@ class Pusher:
 
     def _list(self, due_ms: int) -> None:
         """List all subscriptions; if they change meanwhile, list them once more."""
-        self._changed = self._listing
-        if not self._closing and not self._listing:
-            self._listing = True
+        self._changed = self._is_listing
+        if not self._closing and not self._is_listing:
+            self._is_listing = True
             self.engine.submit(ListPushes(), self._header_elements)
 
     def _header_elements(self, result: list[Subscription] | VeilmqError) -> None:
-        self._listing = False
+        self._is_listing = False
         if self._closing:
             return
         if isinstance(result, VeilmqError):
@@ -383,8 +383,8 @@ class Pusher:
                 pushed.clear_due()  # the result of the receive sets the due time again
                 receiver.running += slots
                 self._free_slots -= slots
-                take = commands.Receive(queue=pushed.queue, count=slots, timeout_s=LEASE_S)
-                self.engine.submit(take, partial(self._on_received, pushed, receiver, slots))
+                receive = commands.Receive(queue=pushed.queue, count=slots, timeout_s=LEASE_S)
+                self.engine.submit(receive, partial(self._on_received, pushed, receiver, slots))
 
     def _on_received(
         self, pushed: PushedSubscription, receiver: Receiver, slots: int, result: Received | VeilmqError
@@ -426,7 +426,7 @@ class Pusher:
             await self._delete(pushed, message, PushOutcome.ACCEPTED)
             return
         subscription = pushed.subscription
-        delay_s = retry_delay_s(subscription.strategy, message.receive_count, self.chance())
+        delay_s = retry_delay_s(subscription.strategy, message.receive_count, self.jitter())
         topic, name = subscription.topic, subscription.name
         if self._throttle.due((topic, name, delay_s is None)):
             then = "given up" if delay_s is None else f"retried in {delay_s} s"

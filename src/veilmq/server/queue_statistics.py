@@ -225,8 +225,8 @@ class QueueStatistics:
         self._new.update(set(full_names).difference(known))
         if not command.search:
             return full_names
-        wanted, start = command.search.lower(), len(account) + 1
-        return [name for name in full_names if wanted in name[start:].lower()]
+        search, start = command.search.lower(), len(account) + 1
+        return [name for name in full_names if search in name[start:].lower()]
 
     def _sorted(self, command: BrowseQueues, names: list[str]) -> list[str]:
         """Return ``names``, sorted by name, in the requested order; unknown or hidden values come last."""
@@ -250,13 +250,13 @@ class QueueStatistics:
             return BrowsedQueue(name=own)
         return record.shown(own, history=command.history, shown_ahead_ms=self._clock.shown_ms(0))
 
-    def _is_due(self, name: str, at_least_ms: float = _FRESH_MS) -> bool:
+    def _is_due(self, name: str, min_age_ms: float = _FRESH_MS) -> bool:
         """Return whether to count a queue now; one that is slow to count waits longer."""
         record = self._records.get(name)
         if record is None:
             return True
         pause_ms = record.cost_s * _SLOW_PAUSE_FACTOR * SECOND_MS if record.cost_s >= _SLOW_S else 0.0
-        return self._clock.now_ms() - record.counted_at_ms >= max(at_least_ms, pause_ms)
+        return self._clock.now_ms() - record.counted_at_ms >= max(min_age_ms, pause_ms)
 
     async def _count(self, names: Iterable[str]) -> None:
         due = [name for name in names if self._is_due(name, 0.0)]

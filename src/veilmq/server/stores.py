@@ -130,9 +130,9 @@ async def copy_store(source: str, target: str, *, clock: SystemClock, progress: 
     Return the number of messages. Raises ``CopyRefused``, or ``StoreError`` if a driver is missing; ``target`` is then
     unchanged.
     """
-    for place, remedy in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
+    for location, remedy in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
         try:
-            names = [without_passwords(url) for url in split_urls(place)]
+            names = [without_passwords(url) for url in split_urls(location)]
         except ValueError:  # a folder, or an invalid URL, which is refused below
             continue
         if names[1:]:
@@ -142,7 +142,7 @@ async def copy_store(source: str, target: str, *, clock: SystemClock, progress: 
             if _is_url(source) != _is_url(target):
                 return await copy(await _source(stack, source, clock), await _target(stack, target), progress=progress)
             if _is_url(source):
-                databases = [await _held(stack, each) for each in (source, target)]
+                databases = [await _locked(stack, each) for each in (source, target)]
                 return int(await _postgres().copy_tables(*databases, progress=progress))
             folder = Path(source)
             database_of(folder, "--from")
@@ -152,8 +152,8 @@ async def copy_store(source: str, target: str, *, clock: SystemClock, progress: 
         raise CopyRefused(str(error)) from error
 
 
-def _is_url(place: str) -> bool:
-    return "://" in place
+def _is_url(location: str) -> bool:
+    return "://" in location
 
 
 _FROM_SEVERAL = (
@@ -166,23 +166,23 @@ _TO_SEVERAL = (
 )
 
 
-async def _source(stack: AsyncExitStack, place: str, clock: SystemClock) -> Any:
-    if _is_url(place):
-        return await _postgres().DatabaseSource.open(await _held(stack, place))
-    return stack.enter_context(FolderSource.opened(Path(place), clock=clock))
+async def _source(stack: AsyncExitStack, location: str, clock: SystemClock) -> Any:
+    if _is_url(location):
+        return await _postgres().DatabaseSource.open(await _locked(stack, location))
+    return stack.enter_context(FolderSource.opened(Path(location), clock=clock))
 
 
-async def _target(stack: AsyncExitStack, place: str) -> Any:
-    if _is_url(place):
-        return _postgres().DatabaseTarget(await _held(stack, place))
-    return stack.enter_context(FolderTarget(Path(place)))
+async def _target(stack: AsyncExitStack, location: str) -> Any:
+    if _is_url(location):
+        return _postgres().DatabaseTarget(await _locked(stack, location))
+    return stack.enter_context(FolderTarget(Path(location)))
 
 
-async def _held(stack: AsyncExitStack, place: str) -> Any:
+async def _locked(stack: AsyncExitStack, location: str) -> Any:
     try:
-        (url,) = split_urls(place)
+        (url,) = split_urls(location)
     except ValueError as error:
-        raise CopyRefused(f"{without_passwords(place)} is not the URL of one database (postgresql://…).") from error
+        raise CopyRefused(f"{without_passwords(location)} is not the URL of one database (postgresql://…).") from error
     return await stack.enter_async_context(_postgres().CopyLock(url))
 
 

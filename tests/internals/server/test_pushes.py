@@ -372,7 +372,7 @@ class Bench:
             attempt=self.attempt,
             counts=self.counts,
             parallel_max=2,
-            chance=lambda: 0.0,
+            jitter=lambda: 0.0,
         )
         self.pusher.start()
 

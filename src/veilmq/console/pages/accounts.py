@@ -117,9 +117,9 @@ def _condition(operator: str, key: str, values: Any) -> str:
     if bare == "null":
         absent = any(str(value).lower() == "true" for value in _as_list(values))
         return f"{key} is {'absent' if absent else 'there'}"
-    wanted = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in _as_list(values))
+    expected = " or ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in _as_list(values))
     suffix = ", if it is there" if optional else ""
-    return f"{_SETS.get(prefix, '')}{key} {_OPERATORS.get(bare, operator)} {wanted}{suffix}"
+    return f"{_SETS.get(prefix, '')}{key} {_OPERATORS.get(bare, operator)} {expected}{suffix}"
 
 
 _QUEUES_MAX = 50

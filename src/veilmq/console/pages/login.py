@@ -22,16 +22,16 @@ async def sign_in(page: PageContext) -> Response:
     if page.accounts is None:
         return page.redirect(HOME)
     key_id = page.form.get("key_id", "").strip()
-    wanted = _own(page.form.get("next", ""))
+    next_path = _own(page.form.get("next", ""))
     try:
         caller = page.accounts.sign_in(key_id, page.form.get("secret", "").strip(), page.peer)
     except SignInsPaused as paused:
-        response = _form(page, wanted, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
+        response = _form(page, next_path, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
         response.headers["retry-after"] = str(paused.retry_after_s)
         return response
     if caller is None:
-        return _form(page, wanted, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
-    response = page.redirect(wanted)
+        return _form(page, next_path, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
+    response = page.redirect(next_path)
     page.sessions.keep(response, page.request, page.sessions.begin(key_id))
     return response
 
@@ -45,9 +45,9 @@ async def sign_out(page: PageContext) -> Response:
 
 
 def _form(
-    page: PageContext, wanted: str, key_id: str = "", *, status: int = HTTPStatus.OK, problem: str = ""
+    page: PageContext, next_path: str, key_id: str = "", *, status: int = HTTPStatus.OK, problem: str = ""
 ) -> Response:
-    return page.render("login.html", status=status, next=wanted, problem=problem, key_id=key_id)
+    return page.render("login.html", status=status, next=next_path, problem=problem, key_id=key_id)
 
 
 def _own(path: str) -> str:

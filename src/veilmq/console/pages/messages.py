@@ -215,8 +215,10 @@ async def _apply(page: PageContext) -> Response:
         filled.problems["target"] = str(error)
     if filled.problems:
         return await _show_errors(page, FormErrors(filled.problems))
-    left = view.mine if page.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
-    view, results = replace(view, whole="", mine=left), outcome_counts(outcomes)
+    remaining = (
+        view.mine if page.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
+    )
+    view, results = replace(view, whole="", mine=remaining), outcome_counts(outcomes)
     if {*known} - {*chosen}:
         with suppress(ApiError):  # the action is done; the next page shows the error
             listed = await list_messages(page, view, known=known)
