@@ -9,6 +9,7 @@ from http.client import HTTPConnection
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 from xml.etree import ElementTree as ET
 
 from botocore.exceptions import ClientError
@@ -360,7 +361,7 @@ class SmqRunner(ServerRunner):
         for body in action.bodies:
             message = Message(body, action.delay_s, message_group_id=action.group or "")
             sent = self._queues[action.queue].send_message(message)
-            self._state.sent(body, _dashed(sent.message_id), action.duplicate_of)
+            self._state.sent(body, str(UUID(sent.message_id)), action.duplicate_of)
 
     def run_receive(self, action: Action) -> None:
         if action.items is None:
@@ -444,9 +445,3 @@ class SmqRunner(ServerRunner):
             first_ms=int(message.findtext("FirstDequeueTime", "")) - self._start_ms,
             source=self._source(system.get("DLQSourceArn")),
         )
-
-
-def _dashed(identifier: str) -> str:
-    """Return a message id in the format of SQS."""
-    text = identifier.lower()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
