@@ -62,15 +62,11 @@ def act(
     form |= {f"chosen.{lease}": "yes" for lease in ticked} | ({"confirmed": "yes"} if confirmed else {})
     action = _ACTION.search(page.html)
     assert action is not None, page.text
-    return press(visitor, unescape(action[1]), {"do": do, **form, **(fields or {})})
+    return visitor.post(unescape(action[1]), do=do, **form, **(fields or {}))
 
 
 def receive(visitor: Visitor, queue: str, **fields: str) -> Seen:
-    return press(visitor, at(queue), {"do": "receive", "count": "10", **fields})
-
-
-def press(visitor: Visitor, path: str, fields: dict[str, str]) -> Seen:
-    return visitor.post(path, **fields)
+    return visitor.post(at(queue), **{"do": "receive", "count": "10", **fields})
 
 
 def test_the_page_receives_no_messages(server: RunningServer, visitor: Visitor) -> None:
@@ -336,8 +332,8 @@ def test_no_lease_is_extended_beyond_twelve_hours(server: RunningServer, visitor
 def test_a_forged_receipt_is_reported(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "forged", "x")
     for do in ("delete", "release"):
-        form = {"do": do, "chosen.a_1": "yes", "receipt.a_1": SCRIPT, "confirmed": "yes"}
-        seen = press(visitor, at("forged", "state=in-flight"), form)
+        form = {"chosen.a_1": "yes", "receipt.a_1": SCRIPT, "confirmed": "yes"}
+        seen = visitor.post(at("forged", "state=in-flight"), do=do, **form)
         assert "the receipt is not of this queue: 1." in seen.text, do
 
 
@@ -363,10 +359,8 @@ def test_a_user_who_may_receive_sees_only_own_receipts(shared: tuple[RunningServ
     owner.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy("ReceiveMessage", "DeleteMessage")})
     owner.receive_message(QueueUrl=url)
     with Visitor(running, key="AKIDFRIEND") as friend:
-        looked = friend.get(at("shared", account=OWNER))
-        assert looked.status == 200
-        assert "needs PurgeQueue" in looked.text
-        assert not _RECEIPT.findall(looked.html)
+        listed = friend.get(at("shared", account=OWNER))
+        assert (listed.status, "needs PurgeQueue" in listed.text, _RECEIPT.findall(listed.html)) == (200, True, [])
         page = friend.post(at("shared", account=OWNER), do="receive", count="2")
         leases = _CHOICE.findall(page.html)
         assert len(leases) == 2
