@@ -23,7 +23,7 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 HERE = Path(__file__).parent
 ON_POSTGRES = {"test_boto3", "test_messages"}
-"""The modules that `make test` runs on PostgreSQL too; clients cannot tell the stores apart."""
+"""The modules that `make test` runs on PostgreSQL too; clients see no difference between the stores."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -354,7 +354,7 @@ def shared(tmp_path: Path) -> Iterator[tuple[RunningServer, Any, str]]:
         yield running, owner, url
 
 
-def test_a_user_who_may_receive_sees_only_own_receipts(shared: tuple[RunningServer, Any, str]) -> None:
+def test_a_user_with_permission_to_receive_sees_only_own_receipts(shared: tuple[RunningServer, Any, str]) -> None:
     running, owner, url = shared
     owner.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy("ReceiveMessage", "DeleteMessage")})
     owner.receive_message(QueueUrl=url)
