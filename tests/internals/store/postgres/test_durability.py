@@ -37,7 +37,7 @@ _SET = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); 
 
 
 @contextmanager
-def watching(host: PostgresHost) -> Iterator[PostgresHost]:
+def recording(host: PostgresHost) -> Iterator[PostgresHost]:
     host.run(execute(host.url, _WATCH))
     try:
         yield host
@@ -48,14 +48,14 @@ def watching(host: PostgresHost) -> Iterator[PostgresHost]:
 @pytest.fixture
 def watched(postgres_url: str) -> Iterator[PostgresHost]:
     """A node with `STANDARD`, two queues and a dead-letter queue; writes are recorded."""
-    with hosting_postgres(postgres_url, options=STANDARD) as host, watching(host):
+    with hosting_postgres(postgres_url, options=STANDARD) as host, recording(host):
         host.create(DEAD)
         host.create(QUEUE, dead_letter_queue=DEAD, receives_max=2)
         host.create(FIFO, fifo=True)
         yield host
 
 
-def seen(host: PostgresHost, act: Callable[[], object]) -> set[str]:
+def recorded_levels(host: PostgresHost, act: Callable[[], object]) -> set[str]:
     host.values("DELETE FROM seen.level")
     act()
     return {*host.values("DELETE FROM seen.level RETURNING level")}
@@ -71,20 +71,20 @@ def test_receives_changes_and_deletes_on_standard_queues_do_not_wait(
     watched: PostgresHost, queue: str, level: str
 ) -> None:
     """Sends do, also all commands on FIFO queues, and the first lookup of a queue."""
-    assert seen(watched, lambda: send(watched, queue)) == {"on"}
+    assert recorded_levels(watched, lambda: send(watched, queue)) == {"on"}
     watched.reopen()
     held: list[ReceivedMessage] = []
-    assert seen(watched, lambda: held.append(watched.receive_one(queue=queue))) == {"on"}
-    assert seen(watched, lambda: watched.change(held[0].receipt, 0, queue=queue)) == {level}
-    assert seen(watched, lambda: held.append(watched.receive_one(queue=queue))) == {level}
-    assert seen(watched, lambda: watched.delete(held[1].receipt, queue=queue)) == {level}
+    assert recorded_levels(watched, lambda: held.append(watched.receive_one(queue=queue))) == {"on"}
+    assert recorded_levels(watched, lambda: watched.change(held[0].receipt, 0, queue=queue)) == {level}
+    assert recorded_levels(watched, lambda: held.append(watched.receive_one(queue=queue))) == {level}
+    assert recorded_levels(watched, lambda: watched.delete(held[1].receipt, queue=queue)) == {level}
 
 
 def test_dead_letters_commit_with_their_receive(watched: PostgresHost) -> None:
     send(watched, QUEUE)
     for _ in range(2):
         watched.change(watched.receive_one().receipt, 0)
-    assert seen(watched, lambda: watched.receive(1)) == {"off"}
+    assert recorded_levels(watched, lambda: watched.receive(1)) == {"off"}
     assert watched.counts(DEAD) == (1, 0, 0)
 
 
@@ -92,8 +92,8 @@ def test_moves_and_queue_commands_wait(watched: PostgresHost) -> None:
     """A forward, a move task with its slices, a purge, changes and the deletion of a queue."""
     send(watched, QUEUE)
     entries = (ForwardEntry(receipt=watched.receive_one().receipt, target=DEAD),)
-    assert seen(watched, lambda: watched.do(Forward(queue=QUEUE, entries=entries))) == {"on"}
-    assert seen(watched, lambda: watched.do(commands.StartMove(source=DEAD, destination=QUEUE))) == {"on"}
+    assert recorded_levels(watched, lambda: watched.do(Forward(queue=QUEUE, entries=entries))) == {"on"}
+    assert recorded_levels(watched, lambda: watched.do(commands.StartMove(source=DEAD, destination=QUEUE))) == {"on"}
     watched.advance(1_000)
     assert (watched.counts(QUEUE), watched.counts(DEAD)) == ((1, 0, 0), (0, 0, 0))
     for command in (
@@ -103,7 +103,7 @@ def test_moves_and_queue_commands_wait(watched: PostgresHost) -> None:
         commands.CreateQueue(queue="000000000000/more"),
         commands.DeleteQueue(queue=QUEUE),
     ):
-        assert seen(watched, lambda command=command: watched.do(command)) == {"on"}  # type: ignore[misc]
+        assert recorded_levels(watched, lambda command=command: watched.do(command)) == {"on"}  # type: ignore[misc]
 
 
 def test_queue_recreated_as_fifo_waits(watched: PostgresHost) -> None:
@@ -116,18 +116,18 @@ def test_queue_recreated_as_fifo_waits(watched: PostgresHost) -> None:
         f"UPDATE mq.queue SET name = $1 WHERE name = '{FIFO}'",
     ):
         watched.values(statement, QUEUE)
-    assert seen(watched, watched.receive_one) == {"on"}
+    assert recorded_levels(watched, watched.receive_one) == {"on"}
 
 
 def test_strict_is_the_default(host: PostgresHost) -> None:
-    with watching(host):
+    with recording(host):
         host.create()
         send(host, QUEUE)
-        assert seen(host, lambda: host.receive(1)) == {"on"}
+        assert recorded_levels(host, lambda: host.receive(1)) == {"on"}
 
 
 @contextmanager
-def set_to(host: PostgresHost, level: str) -> Iterator[None]:
+def operator_setting(host: PostgresHost, level: str) -> Iterator[None]:
     host.values(_SET.format(f"SET synchronous_commit = {level}"))
     try:
         yield
@@ -143,7 +143,7 @@ def test_strict_keeps_the_operators_setting_unless_it_is_weaker(
     host: PostgresHost, caplog: pytest.LogCaptureFixture, level: str, waits: str
 ) -> None:
     """A node logs at its start that it raises the setting."""
-    with set_to(host, level), caplog.at_level(logging.INFO):
+    with operator_setting(host, level), caplog.at_level(logging.INFO):
         assert host.run(settings_of(host, "synchronous_commit")) == [waits, waits]
     assert f"durable here, without waiting for a standby (synchronous_commit {waits})" in caplog.text
     assert (f"synchronous_commit is {level} for this database" in caplog.text) is (level != waits)

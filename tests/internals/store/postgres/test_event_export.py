@@ -140,11 +140,11 @@ def test_late_delete_overtaken_by_a_receive_is_logged(host: PostgresHost, monkey
     host.advance(2_000)
     write = queues.write_late_deletes
 
-    async def overtaken(*arguments: Any, **more: Any) -> None:
+    async def receive_first(*arguments: Any, **options: Any) -> None:
         assert (await execute(host.engine, Receive(queue=BUSY, count=1))).messages
-        await write(*arguments, **more)
+        await write(*arguments, **options)
 
-    monkeypatch.setattr(queues, "write_late_deletes", overtaken)
+    monkeypatch.setattr(queues, "write_late_deletes", receive_first)
     host.delete(got.receipt, queue=BUSY)
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 

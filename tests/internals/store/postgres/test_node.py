@@ -39,7 +39,7 @@ def queue(host: PostgresHost) -> PostgresHost:
 
 
 @pytest.fixture
-def two(nodes: TwoNodes) -> TwoNodes:
+def fair_nodes(nodes: TwoNodes) -> TwoNodes:
     nodes.host.create()
     return nodes
 
@@ -52,7 +52,7 @@ def send(host: Host, group: str | None, *bodies: str) -> None:
         host.put(*(message(body, group=group) for body in bodies[start : start + BATCH]))
 
 
-def receive_there(nodes: TwoNodes, count: int = 1) -> list[str]:
+def receive_at_other(nodes: TwoNodes, count: int = 1) -> list[str]:
     received: commands.Received = nodes.do_at_other(commands.Receive(queue=QUEUE, count=count, timeout_s=3_600))
     return [each.body for each in received.messages]
 
@@ -147,30 +147,32 @@ def test_turns_are_corrected_and_swept(queue: PostgresHost) -> None:
     queue.check()
 
 
-def test_node_sees_noisy_groups_of_another_node(two: TwoNodes) -> None:
-    send(two.host, NOISY, *(f"n{number}" for number in range(60)))
-    assert len([each for _ in range(4) for each in two.host.receive(10, timeout_s=3_600)]) == 40
-    send(two.host, QUIET, "q")
-    assert receive_there(two, 2) == ["q", "n40"]
+def test_node_sees_noisy_groups_of_another_node(fair_nodes: TwoNodes) -> None:
+    send(fair_nodes.host, NOISY, *(f"n{number}" for number in range(60)))
+    assert len([each for _ in range(4) for each in fair_nodes.host.receive(10, timeout_s=3_600)]) == 40
+    send(fair_nodes.host, QUIET, "q")
+    assert receive_at_other(fair_nodes, 2) == ["q", "n40"]
 
 
-def test_node_sees_deletes_of_another_node_within_a_second(two: TwoNodes) -> None:
-    send(two.host, NOISY, *(f"n{number}" for number in range(29)))
-    held = two.host.receive(29, timeout_s=3_600)
-    two.do_at_other(commands.Delete(queue=QUEUE, receipts=tuple(each.receipt for each in held)))
-    two.advance(1_000)
-    send(two.host, NOISY, *(f"m{number}" for number in range(3)))
-    send(two.host, "other", *(f"o{number}" for number in range(40)))
-    assert [each.body for each in two.host.receive(2, timeout_s=3_600)] == ["o0", "o1"], "a second of work is noisy"
-    two.advance(1_200_000)
-    assert two.host.receive(1, timeout_s=3_600)[0].body == "m0", "a second that was long ago is not"
+def test_node_sees_deletes_of_another_node_within_a_second(fair_nodes: TwoNodes) -> None:
+    send(fair_nodes.host, NOISY, *(f"n{number}" for number in range(29)))
+    held = fair_nodes.host.receive(29, timeout_s=3_600)
+    fair_nodes.do_at_other(commands.Delete(queue=QUEUE, receipts=tuple(each.receipt for each in held)))
+    fair_nodes.advance(1_000)
+    send(fair_nodes.host, NOISY, *(f"m{number}" for number in range(3)))
+    send(fair_nodes.host, "other", *(f"o{number}" for number in range(40)))
+    assert [each.body for each in fair_nodes.host.receive(2, timeout_s=3_600)] == ["o0", "o1"], (
+        "a second of work is noisy"
+    )
+    fair_nodes.advance(1_200_000)
+    assert fair_nodes.host.receive(1, timeout_s=3_600)[0].body == "m0", "a second that was long ago is not"
 
 
-def test_messages_sent_by_another_node_are_received_at_once(two: TwoNodes) -> None:
-    two.do_at_other(commands.Send(queue=QUEUE, messages=(message("a"),)))
-    assert receive_there(two) == ["a"]
-    send(two.host, QUIET, "b")
-    (received,) = two.do_at_other(commands.Receive(queue=QUEUE)).messages
+def test_messages_sent_by_another_node_are_received_at_once(fair_nodes: TwoNodes) -> None:
+    fair_nodes.do_at_other(commands.Send(queue=QUEUE, messages=(message("a"),)))
+    assert receive_at_other(fair_nodes) == ["a"]
+    send(fair_nodes.host, QUIET, "b")
+    (received,) = fair_nodes.do_at_other(commands.Receive(queue=QUEUE)).messages
     assert (received.body, received.priority) == ("b", 8)
 
 

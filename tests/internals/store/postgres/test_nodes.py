@@ -92,12 +92,12 @@ def test_each_message_arrives_once_in_order(host: PostgresHost, *, fifo: bool) -
         assert set(answers) == {ReceiptState.LIVE}
 
     async def work() -> None:
-        async with host.others(NODES) as opened, asyncio.timeout(100), asyncio.TaskGroup() as together:
+        async with host.others(NODES) as opened, asyncio.timeout(100), asyncio.TaskGroup() as tasks:
             for number in range(NODES):
-                together.create_task(produce(opened, f"p{number}-"))
+                tasks.create_task(produce(opened, f"p{number}-"))
                 ours = opened[number:] + opened[:number]
-                together.create_task(consume(ours, INTAKE, lambda: len(forwarded) == SENT, forward))
-                together.create_task(consume(ours, TARGET, lambda: len(got) == SENT, delete))
+                tasks.create_task(consume(ours, INTAKE, lambda: len(forwarded) == SENT, forward))
+                tasks.create_task(consume(ours, TARGET, lambda: len(got) == SENT, delete))
 
     host.run(work())
     assert len({each.body for each in got}) == len(got) == SENT
@@ -118,7 +118,7 @@ FIFO = "000000000000/jobs.fifo"
 TOPIC = "000000000000/news"
 PUSHED = push_queue(TOPIC, "pushed")
 ALL = (QUEUE, FIFO, PUSHED)
-ROUNDS, TOGETHER = 12, 5
+ROUNDS, CONCURRENT = 12, 5
 
 
 IS_PUSHED = Subscription(topic=TOPIC, name="pushed", endpoint="u", push_url="https://hook.example/in")
@@ -152,11 +152,11 @@ def test_publication_is_atomic_when_connections_end(topic: PostgresHost) -> None
         acknowledged += 1
 
     async def one_round(number: int) -> None:
-        together = [asyncio.ensure_future(publish(TOGETHER * number + each)) for each in range(TOGETHER)]
+        tasks = [asyncio.ensure_future(publish(CONCURRENT * number + each)) for each in range(CONCURRENT)]
         for _ in range(number):
             await asyncio.sleep(0)
         await topic.end_connections()
-        await asyncio.gather(*together)
+        await asyncio.gather(*tasks)
         topic.clock.advance(10 * SECOND_MS)  # a node without a connection pauses
 
     for number in range(ROUNDS):
@@ -195,11 +195,11 @@ def test_purge_after_a_publication_does_not_fail_it(topic: PostgresHost) -> None
     topic.purge(FIFO)
     woken_ms.clear()
 
-    async def tell() -> None:
+    async def publish() -> None:
         async with connected(topic.url) as connection:
             await node.watches.wake_groups(connection, queue)
 
-    topic.run(tell())
+    topic.run(publish())
     assert woken_ms == []
     topic.do(publishing("b"))
     assert woken_ms != []
@@ -245,7 +245,7 @@ def pusher(host: PostgresHost, node: PostgresEngine, receiver: Receiver) -> Push
 
 def test_pushes_are_shared_by_nodes_and_taken_over(topic: PostgresHost) -> None:
     """One node at a time pushes a message; if the node fails, another one continues after the lease."""
-    for number in range(TOGETHER):
+    for number in range(CONCURRENT):
         topic.do(publishing(str(number)))
     dies, lives = Receiver(stuck=True), Receiver(stuck=False)
 
@@ -263,18 +263,18 @@ def test_pushes_are_shared_by_nodes_and_taken_over(topic: PostgresHost) -> None:
             await end(first)  # its pushes are not settled, as after a kill
         second = pusher(topic, topic.engine, lives)  # type: ignore[arg-type]
         second.start()
-        await lives.until(TOGETHER - 1)
+        await lives.until(CONCURRENT - 1)
         return second
 
     async def rest(second: Pusher) -> None:
-        await lives.until(TOGETHER)
+        await lives.until(CONCURRENT)
         await end(second)
 
     second = topic.run(begin())
     assert dies.got[0] not in lives.got
     topic.advance(LEASE_S * SECOND_MS)
     topic.run(rest(second))
-    assert sorted(lives.got) == [str(number) for number in range(TOGETHER)]
+    assert sorted(lives.got) == [str(number) for number in range(CONCURRENT)]
     assert len(dies.got) == 1
 
 
@@ -404,9 +404,9 @@ def test_another_node_continues_a_bind(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.host.run(nodes.host.end_connections())
     more = True
     while more:
-        more = there(nodes, claim(100)).more
-    assert there(nodes, claim(100)).messages == 3 * SLICE
-    assert len(there(nodes, READ).messages) == 3 * SLICE
+        more = run_at_other(nodes, claim(100)).more
+    assert run_at_other(nodes, claim(100)).messages == 3 * SLICE
+    assert len(run_at_other(nodes, READ).messages) == 3 * SLICE
 
 
 @KINDS
@@ -439,7 +439,7 @@ def test_hold_ends_without_the_node_that_served_it(nodes: TwoNodes) -> None:
     assert nodes.host.counts() == (3, 0, 0)
 
 
-def there(nodes: TwoNodes, command: Any) -> Any:
+def run_at_other(nodes: TwoNodes, command: Any) -> Any:
     """Return the result of `command` at the second node; retry once, because its connections may be dead."""
     while True:
         try:

@@ -35,34 +35,34 @@ def stop_relays(host: ShardsHost) -> None:
         relay.stop()
 
 
-def carry_again(host: ShardsHost) -> None:
+def restart_relays(host: ShardsHost) -> None:
     host.reopen()
     host.run(host.engine.drain())
     host.advance(CLAIM_MS + POLL_MS)
 
 
-async def taken(host: ShardsHost, outbox: Outbox, done: Batch | None = None) -> Batch | None:
+async def take_batch(host: ShardsHost, outbox: Outbox, done: Batch | None = None) -> Batch | None:
     return await transact(host.engine.shards[1], partial(next_batch, outbox=outbox, done=done))
 
 
-async def arrived(host: ShardsHost, outbox: Outbox, batch: Batch) -> Arrived:
+async def store_at_target(host: ShardsHost, outbox: Outbox, batch: Batch) -> Arrived:
     return await transact(host.engine.shards[0], partial(store_batch, outbox=outbox, from_place=1, batch=batch))
 
 
-async def one_outbox(host: ShardsHost) -> Outbox:
+async def find_outbox(host: ShardsHost) -> Outbox:
     async with host.engine.shards[1].database.connection() as source:
         (outbox,) = await due(source)
     return outbox
 
 
-def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
+def receive_all(host: ShardsHost, queue: str = DEAD) -> list[str]:
     found = []
     while got := host.receive(100, queue=queue):
         found += [each.body for each in got]
     return found
 
 
-def left_in_outbox(host: ShardsHost) -> int:
+def count_in_outbox(host: ShardsHost) -> int:
     tables = (f"SELECT FROM mq.{table} JOIN mq.outbox USING (qp)" for table in ("msg", "fifo_msg"))
     (count,) = host.values(f"SELECT count(*) FROM ({' UNION ALL '.join(tables)}) AS left_there", url=host.urls[1])
     return int(count)
@@ -73,29 +73,29 @@ def test_failure_between_two_steps_loses_and_doubles_nothing(host: ShardsHost, s
     """Two batches are relayed; the relay fails after the given number of steps, and another one continues."""
     stop_relays(host)
     dead_letter(host, *BODIES)
-    assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
+    assert (count_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
 
-    async def die(tx: PostgresTransaction, outbox: Outbox, batch: Batch) -> None:
+    async def store_and_fail(tx: PostgresTransaction, outbox: Outbox, batch: Batch) -> None:
         await store_batch(tx, outbox, 1, batch)
         raise StoreUnavailable
 
-    async def go() -> None:
-        outbox = await one_outbox(host)
-        batch = await taken(host, outbox) if steps > 0 else None
+    async def relay() -> None:
+        outbox = await find_outbox(host)
+        batch = await take_batch(host, outbox) if steps > 0 else None
         if batch is not None and steps == 2:  # it fails before the commit
             with pytest.raises(StoreUnavailable):
-                await transact(host.engine.shards[0], partial(die, outbox=outbox, batch=batch))
+                await transact(host.engine.shards[0], partial(store_and_fail, outbox=outbox, batch=batch))
         if batch is not None and steps > 2:
-            await arrived(host, outbox, batch)
+            await store_at_target(host, outbox, batch)
         if batch is not None and steps > 3:
-            batch = await taken(host, outbox, batch)
+            batch = await take_batch(host, outbox, batch)
         if batch is not None and steps > 4:
-            await arrived(host, outbox, batch)
+            await store_at_target(host, outbox, batch)
 
-    host.run(go())
-    carry_again(host)
-    assert sorted(drained(host), key=int) == BODIES
-    assert left_in_outbox(host) == 0
+    host.run(relay())
+    restart_relays(host)
+    assert sorted(receive_all(host), key=int) == BODIES
+    assert count_in_outbox(host) == 0
     host.check()
 
 
@@ -103,23 +103,23 @@ def test_late_relay_changes_nothing(host: ShardsHost) -> None:
     stop_relays(host)
     dead_letter(host, "a", "b")
 
-    async def hold() -> tuple[Outbox, Batch]:
-        outbox = await one_outbox(host)
-        batch = await taken(host, outbox)
+    async def take_first() -> tuple[Outbox, Batch]:
+        outbox = await find_outbox(host)
+        batch = await take_batch(host, outbox)
         assert batch is not None
         return outbox, batch
 
-    async def come_late(outbox: Outbox, batch: Batch) -> Arrived:
-        answer = await arrived(host, outbox, batch)
-        assert await taken(host, outbox, batch) is None
-        return answer
+    async def relay_again(outbox: Outbox, batch: Batch) -> Arrived:
+        result = await store_at_target(host, outbox, batch)
+        assert await take_batch(host, outbox, batch) is None
+        return result
 
-    outbox, batch = host.run(hold())
-    carry_again(host)
-    assert host.run(come_late(outbox, batch)).last_number is None
+    outbox, batch = host.run(take_first())
+    restart_relays(host)
+    assert host.run(relay_again(outbox, batch)).last_number is None
     dead_letter(host, "c")
-    assert host.run(come_late(outbox, batch)).last_number == batch.number + 1
-    assert drained(host) == ["a", "b", "c"]
+    assert host.run(relay_again(outbox, batch)).last_number == batch.number + 1
+    assert receive_all(host) == ["a", "b", "c"]
 
 
 def test_repeated_batch_wakes_the_waiters(host: ShardsHost) -> None:
@@ -127,19 +127,19 @@ def test_repeated_batch_wakes_the_waiters(host: ShardsHost) -> None:
     stop_relays(host)
     dead_letter(host, "a")
 
-    async def come_twice() -> tuple[list[int], Arrived]:
-        outbox = await one_outbox(host)
-        batch = await taken(host, outbox)
+    async def store_twice() -> tuple[list[int], Arrived]:
+        outbox = await find_outbox(host)
+        batch = await take_batch(host, outbox)
         assert batch is not None
         async with host.engine.shards[0].database.connection() as target, target.transaction():
             await store_batch(PostgresTransaction(target, host.engine.shards[0]), outbox, 1, batch)
         woken_ms: list[int] = []
         host.engine.watch(DEAD, woken_ms.append)
-        again = await arrived(host, outbox, batch)
+        again = await store_at_target(host, outbox, batch)
         await asyncio.sleep(0)
         return woken_ms, again
 
-    woken_ms, again = host.run(come_twice())
+    woken_ms, again = host.run(store_twice())
     assert again == Arrived(is_there=True)
     assert woken_ms
     assert max(woken_ms) <= host.clock.now_ms()
@@ -150,7 +150,7 @@ def test_source_restored_from_a_backup_loses_nothing(host: ShardsHost) -> None:
     dead_letter(host, "b")
     assert host.values("UPDATE mq.outbox SET number = 0 WHERE number = 2 RETURNING 1", url=host.urls[1]) == [1]
     dead_letter(host, "c")
-    assert drained(host) == ["a", "b", "c"]
+    assert receive_all(host) == ["a", "b", "c"]
 
 
 def test_deleted_queue_leaves_no_arrivals(host: ShardsHost) -> None:
@@ -166,7 +166,7 @@ def test_invariants_hold_after_many_crashes(host: ShardsHost, seed: int) -> None
     stop_relays(host)
     dead_letter(host, *BODIES)
 
-    async def end_soon() -> None:
+    async def terminate_soon() -> None:
         for url in host.urls:
             await set_clock(url, host.clock.now_ms() + CLAIM_MS + POLL_MS)
         host.clock.advance(CLAIM_MS + POLL_MS)
@@ -176,11 +176,11 @@ def test_invariants_hold_after_many_crashes(host: ShardsHost, seed: int) -> None
 
     for _ in range(6):
         host.reopen()
-        host.run(end_soon())
-    carry_again(host)
-    carry_again(host)
-    assert sorted(drained(host), key=int) == BODIES
-    assert left_in_outbox(host) == 0
+        host.run(terminate_soon())
+    restart_relays(host)
+    restart_relays(host)
+    assert sorted(receive_all(host), key=int) == BODIES
+    assert count_in_outbox(host) == 0
 
 
 def test_groups_keep_their_order_after_crashes(shard_urls: list[str]) -> None:
@@ -190,12 +190,12 @@ def test_groups_keep_their_order_after_crashes(shard_urls: list[str]) -> None:
         stop_relays(host)
         dead_letter_in_order(host, "a3", "b2", "a4")
         host.run(host.end_connections())
-        carry_again(host)
+        restart_relays(host)
         dead_letter_in_order(host, "a5")
         got = take_in_turn(host, DEAD)
         assert [body for body in got if body[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
         assert [body for body in got if body[0] == "b"] == ["b1", "b2"]
-        assert left_in_outbox(host) == 0
+        assert count_in_outbox(host) == 0
         host.check()
 
 
@@ -209,10 +209,10 @@ def test_messages_for_a_deleted_queue_return(shard_urls: list[str], *, fifo: boo
         (before,) = host.receive(10, timeout_s=0)
         assert host.receive(10) == []
         host.drop(DEAD)
-        carry_again(host)
+        restart_relays(host)
         (again,) = host.receive(10)
         assert (again.body, again.id, again.receive_count, again.source) == ("a", before.id, 2, None)
-        assert left_in_outbox(host) == 0
+        assert count_in_outbox(host) == 0
         host.check()
 
 
@@ -222,10 +222,10 @@ def test_recreated_target_gets_no_earlier_messages(host: ShardsHost) -> None:
     dead_letter(host, "a")
     host.drop(DEAD)
     host.create(DEAD)
-    carry_again(host)
+    restart_relays(host)
     assert host.counts(DEAD) == (0, 0, 0)
     assert host.receive(10) == []  # it is a dead letter of the new queue
-    assert drained(host) == ["a"]
+    assert receive_all(host) == ["a"]
 
 
 def test_messages_without_source_and_target_are_deleted(host: ShardsHost) -> None:
@@ -234,8 +234,8 @@ def test_messages_without_source_and_target_are_deleted(host: ShardsHost) -> Non
     dead_letter(host, "a")
     host.drop(DEAD)
     host.drop()
-    carry_again(host)
-    assert left_in_outbox(host) == 0
+    restart_relays(host)
+    assert count_in_outbox(host) == 0
     host.advance(400_000)
     host.advance(POLL_MS)
     assert host.values("SELECT count(*) FROM mq.outbox", url=host.urls[1]) == [0]
@@ -269,7 +269,7 @@ def test_delay_of_the_target_starts_with_the_forward(shard_urls: list[str]) -> N
         host.send("a")
         host.do(Forward(queue=QUEUE, entries=(ForwardEntry(receipt=host.receive_one().receipt, target=there),)))
         host.advance(30_000)
-        carry_again(host)
+        restart_relays(host)
         assert host.counts(there) == (0, 0, 1)
         host.advance(30_000 - CLAIM_MS - POLL_MS - 1)
         assert host.counts(there) == (0, 0, 1)
@@ -286,5 +286,5 @@ def test_groups_of_a_standard_queue_are_relayed(shard_urls: list[str]) -> None:
         host.put(*(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
         entries = tuple(ForwardEntry(receipt=each.receipt, target=there) for each in host.receive(10))
         assert len(host.do(Forward(queue=QUEUE, entries=entries))) == 3
-        assert sorted(drained(host, there)) == ["a1", "a2", "b1"]
+        assert sorted(receive_all(host, there)) == ["a1", "a2", "b1"]
         assert host.values("SELECT count(*) FROM mq.fair_turn JOIN mq.outbox USING (qp)") == [0]

@@ -246,7 +246,7 @@ def test_refresh_does_not_delay_other_queues(host: ShardsHost, monkeypatch: pyte
 
 
 @pytest.fixture
-def frail(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
+def two_servers(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
     with temporary_folder() as folder, PostgresServer(folder / "second", settings={"fsync": "off"}) as server:
         for url in (new_database, server.url):
             asyncio.run(prepare(url))
@@ -266,9 +266,9 @@ def start_again(host: ShardsHost, server: PostgresServer) -> None:
     host.down.clear()
 
 
-def test_other_databases_keep_serving(frail: tuple[ShardsHost, PostgresServer]) -> None:
+def test_other_databases_keep_serving(two_servers: tuple[ShardsHost, PostgresServer]) -> None:
     """Its queues and listings fail temporarily; dead letters for it wait; then all continues."""
-    host, server = frail
+    host, server = two_servers
     host.create(QUEUE)
     host.create(DEAD)
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
@@ -296,9 +296,9 @@ def test_other_databases_keep_serving(frail: tuple[ShardsHost, PostgresServer]) 
     assert len(host.do(commands.ListQueues(account="000000000000")).names) == 3
 
 
-def test_waiting_move_task_does_not_block_others(frail: tuple[ShardsHost, PostgresServer]) -> None:
+def test_waiting_move_task_does_not_block_others(two_servers: tuple[ShardsHost, PostgresServer]) -> None:
     """Its next dead letter came from the database that is down; another task continues, and it does later."""
-    host, server = frail
+    host, server = two_servers
     near, far, dead, other, other_dead = (f"000000000000/{name}" for name in ("near", "far", "dead", "other", "odd"))
     for name in (near, far, dead):
         host.create(name)
@@ -329,8 +329,8 @@ def test_waiting_move_task_does_not_block_others(frail: tuple[ShardsHost, Postgr
     assert (host.counts(far), host.counts(dead)) == ((2, 0, 0), (0, 0, 0))
 
 
-def test_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
-    host, server = frail
+def test_node_starts_without_it(two_servers: tuple[ShardsHost, PostgresServer]) -> None:
+    host, server = two_servers
     for name in names(2):
         host.create(name)
     take_down(host, server)
@@ -425,14 +425,14 @@ def faults(host: ShardsHost, urls: Sequence[str] = ()) -> dict[str, str]:
     }
 
 
-def do_at(host: ShardsHost, place: int, statement: str) -> None:
+def execute_at(host: ShardsHost, place: int, statement: str) -> None:
     host.values(statement, url=host.urls[place])
 
 
 def test_healthy_store_passes(three: ShardsHost) -> None:
     """Also with queues of the home from before the other databases, which may have no place."""
     assert faults(three) == {}
-    do_at(three, 0, f"DELETE FROM mq.shard_of WHERE name = '{A}'")
+    execute_at(three, 0, f"DELETE FROM mq.shard_of WHERE name = '{A}'")
     assert faults(three) == {}
 
 
@@ -447,18 +447,18 @@ def test_new_databases_pass(three: ShardsHost) -> None:
 )
 def test_misplaced_queue_is_reported(three: ShardsHost, change: str) -> None:
     """Its place is missing or wrong, for example because the home was restored from a backup."""
-    do_at(three, 0, change)
+    execute_at(three, 0, change)
     (found,) = faults(three).items()
     assert found[0] == PLACES
     assert found[1].endswith(f"has queues (1) that the home locates elsewhere, the first is {B}")
-    do_at(three, 0, REPAIR)
+    execute_at(three, 0, REPAIR)
     assert faults(three) == {}
 
 
 def test_check_reads_all_pages(three: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(databases, "_PAGE", 1)
     assert faults(three) == {}
-    do_at(three, 0, "UPDATE mq.shard_of SET place = 1")
+    execute_at(three, 0, "UPDATE mq.shard_of SET place = 1")
     assert faults(three)[PLACES].endswith(f"has queues (2) that the home locates elsewhere, the first is {A}")
 
 
@@ -488,9 +488,9 @@ def test_databases_in_the_wrong_order_are_reported(three: ShardsHost) -> None:
 
 def test_database_of_another_store_is_reported(three: ShardsHost) -> None:
     """One of another store, and one with queues that belongs to no store."""
-    do_at(three, 1, "UPDATE mq.setting SET value = 'another' WHERE name = 'store'")
+    execute_at(three, 1, "UPDATE mq.setting SET value = 'another' WHERE name = 'store'")
     assert "it belongs to another store" in faults(three)[ONE_STORE]
-    do_at(three, 1, "DELETE FROM mq.setting WHERE name = 'store'")
+    execute_at(three, 1, "DELETE FROM mq.setting WHERE name = 'store'")
     assert "it has queues of its own, so it cannot be number 2 of another store" in faults(three)[ONE_STORE]
 
 
@@ -505,11 +505,11 @@ def test_unreachable_database_is_reported(three: ShardsHost, place: int) -> None
 
 
 def test_older_schema_is_reported_with_its_remedy(three: ShardsHost) -> None:
-    do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number > 3")
+    execute_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number > 3")
     try:
         assert "run `veilmq migrate`" in faults(three)[ONE_STORE]
     finally:
-        do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number < 0")
+        execute_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number < 0")
 
 
 def test_commands_on_several_databases(host: ShardsHost) -> None:
