@@ -233,6 +233,7 @@ ATTRIBUTES: dict[tuple[str, str], Show] = {
 Provocation = Callable[[Stage], SqsReply]
 """Return a reply with the error."""
 
+INVALID, MISSING = "InvalidParameterValueException", "MissingRequiredParameterException"
 NO_QUEUE = "/000000000000/none"
 NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
 
@@ -243,10 +244,6 @@ def requesting(action: str, **members: Any) -> Provocation:
 
 def on_queue(action: str, **members: Any) -> Provocation:
     return lambda stage: stage.request(action, QueueUrl=stage.queue(), **members)
-
-
-def on_fifo(action: str, **members: Any) -> Provocation:
-    return lambda stage: stage.request(action, QueueUrl=stage.fifo(), **members)
 
 
 def created(**attributes: str) -> Provocation:
@@ -297,21 +294,14 @@ def _too_often(stage: Stage) -> SqsReply:
     return stage.request("ReceiveMessage", QueueUrl=url)
 
 
-def _expired(action: str, **members: Any) -> Provocation:
-    def provoke(stage: Stage) -> SqsReply:
-        url = stage.fifo()
-        return stage.request(action, QueueUrl=url, ReceiptHandle=stage.expired(url), **members)
-
-    return provoke
+def _expired(stage: Stage) -> SqsReply:
+    url = stage.fifo()
+    return stage.request("DeleteMessage", QueueUrl=url, ReceiptHandle=stage.expired(url))
 
 
-def _expired_entry(action: str, **members: Any) -> Provocation:
-    def provoke(stage: Stage) -> SqsReply:
-        url = stage.fifo()
-        entry = {"Id": "a", "ReceiptHandle": stage.expired(url)} | members
-        return stage.request(action, QueueUrl=url, Entries=[entry])
-
-    return provoke
+def _expired_entry(stage: Stage) -> SqsReply:
+    url = stage.fifo()
+    return stage.request("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": stage.expired(url)}])
 
 
 def _too_long(action: str, wrap: Callable[[str], dict[str, Any]]) -> Provocation:
@@ -326,13 +316,9 @@ def _too_long(action: str, wrap: Callable[[str], dict[str, Any]]) -> Provocation
     return provoke
 
 
-def _entry(action: str, **members: Any) -> Provocation:
-    return on_queue(action, Entries=[{"Id": "a"} | members])
-
-
 _ON_QUEUE: dict[tuple[str, str], Provocation] = {}
 for _action, _members in MEMBERS.items():
-    _ON_QUEUE[_action, "MissingRequiredParameterException"] = requesting(_action, **_members)
+    _ON_QUEUE[_action, MISSING] = requesting(_action, **_members)
     _ON_QUEUE[_action, "QueueDoesNotExist"] = requesting(_action, QueueUrl=NO_QUEUE, **_members)
 
 _BATCHES: dict[tuple[str, str], Provocation] = {}
@@ -342,39 +328,8 @@ for _action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibili
         (_action, "TooManyEntriesInBatchRequest"): on_queue(_action, Entries=[{"Id": str(n)} for n in range(11)]),
         (_action, "InvalidBatchEntryId"): on_queue(_action, Entries=[{"Id": "a:b"}]),
         (_action, "BatchEntryIdsNotDistinct"): on_queue(_action, Entries=[{"Id": "a"}] * 2),
-        (_action, "InvalidParameterValueException"): on_queue(_action, Entries=[{"Id": "a", "Foo": ["a"] * 20_000}]),
+        (_action, INVALID): on_queue(_action, Entries=[{"Id": "a", "Foo": ["a"] * 20_000}]),
     }
-
-_QUEUES: dict[tuple[str, str], Provocation] = {
-    ("CreateQueue", "MissingRequiredParameterException"): requesting("CreateQueue"),
-    ("CreateQueue", "InvalidParameterValueException"): requesting("CreateQueue", QueueName="a.b"),
-    ("GetQueueUrl", "InvalidParameterValueException"): requesting("GetQueueUrl", QueueName=""),
-    ("CreateQueue", "QueueNameExists"): _exists,
-    ("CreateQueue", "QueueDeletedRecently"): _deleted_recently,
-    ("CreateQueue", "InvalidAttributeName"): created(Foo="1"),
-    ("CreateQueue", "InvalidAttributeValue"): created(DelaySeconds="901"),
-    ("GetQueueUrl", "MissingRequiredParameterException"): requesting("GetQueueUrl"),
-    ("GetQueueUrl", "QueueDoesNotExist"): requesting("GetQueueUrl", QueueName="none"),
-    ("ListQueues", "InvalidParameterValueException"): requesting("ListQueues", NextToken="b3JkZXJz"),
-    ("PurgeQueue", "PurgeQueueInProgress"): _purged_recently,
-    ("GetQueueAttributes", "InvalidAttributeName"): on_queue("GetQueueAttributes", AttributeNames=["Foo"]),
-    ("GetQueueAttributes", "InvalidParameterValueException"): on_queue(
-        "GetQueueAttributes", AttributeNames=["All"] * 10_000
-    ),
-    ("SetQueueAttributes", "InvalidParameterValueException"): on_queue(
-        "SetQueueAttributes", Attributes={"RedrivePolicy": f'{{"deadLetterTargetArn":"{NO_ARN}","maxReceiveCount":1}}'}
-    ),
-    ("SetQueueAttributes", "InvalidAttributeName"): on_queue("SetQueueAttributes", Attributes={"FifoQueue": "true"}),
-    ("SetQueueAttributes", "InvalidAttributeValue"): on_fifo("SetQueueAttributes", Attributes={"FifoQueue": "false"}),
-    ("AddPermission", "InvalidParameterValueException"): _twice_permitted,
-    ("AddPermission", "OverLimit"): _permitted_too_often,
-    ("RemovePermission", "InvalidParameterValueException"): on_queue("RemovePermission", Label="l"),
-    ("TagQueue", "InvalidParameterValueException"): on_queue("TagQueue", Tags={"aws:a": "b"}),
-    ("UntagQueue", "InvalidParameterValueException"): on_queue("UntagQueue", TagKeys=["a*"]),
-    ("ListDeadLetterSourceQueues", "InvalidParameterValueException"): on_queue(
-        "ListDeadLetterSourceQueues", MaxResults=0
-    ),
-}
 
 
 def _handle_of_another_time(stage: Stage) -> SqsReply:
@@ -384,70 +339,95 @@ def _handle_of_another_time(stage: Stage) -> SqsReply:
     return stage.request("CancelMessageMoveTask", TaskHandle=handle)
 
 
-_MOVES: dict[tuple[str, str], Provocation] = {
-    ("StartMessageMoveTask", "MissingRequiredParameterException"): requesting("StartMessageMoveTask"),
-    ("StartMessageMoveTask", "InvalidParameterValueException"): lambda stage: stage.request(
+LATEST = {"VisibilityTimeout": 43_200}
+_DEAD = {"RedrivePolicy": f'{{"deadLetterTargetArn":"{NO_ARN}","maxReceiveCount":1}}'}
+_LARGE = [{"Id": name, "MessageBody": "x" * 524_289} for name in "ab"]
+
+_PLAIN: dict[tuple[str, str], dict[str, Any]] = {
+    ("CreateQueue", MISSING): {},
+    ("CreateQueue", INVALID): {"QueueName": "a.b"},
+    ("GetQueueUrl", MISSING): {},
+    ("GetQueueUrl", INVALID): {"QueueName": ""},
+    ("GetQueueUrl", "QueueDoesNotExist"): {"QueueName": "none"},
+    ("ListQueues", INVALID): {"NextToken": "b3JkZXJz"},
+    ("StartMessageMoveTask", MISSING): {},
+    ("StartMessageMoveTask", "ResourceNotFoundException"): {"SourceArn": NO_ARN},
+    ("CancelMessageMoveTask", MISSING): {},
+    ("CancelMessageMoveTask", INVALID): {"TaskHandle": "x"},
+    ("ListMessageMoveTasks", MISSING): {},
+    ("ListMessageMoveTasks", INVALID): {"SourceArn": NO_ARN, "MaxResults": 11},
+    ("ListMessageMoveTasks", "ResourceNotFoundException"): {"SourceArn": NO_ARN},
+}
+"""(action, name of the error) → members of a request without a queue."""
+
+_ON_NEW_QUEUE: dict[tuple[str, str], dict[str, Any]] = {
+    ("GetQueueAttributes", "InvalidAttributeName"): {"AttributeNames": ["Foo"]},
+    ("GetQueueAttributes", INVALID): {"AttributeNames": ["All"] * 10_000},
+    ("SetQueueAttributes", INVALID): {"Attributes": _DEAD},
+    ("SetQueueAttributes", "InvalidAttributeName"): {"Attributes": {"FifoQueue": "true"}},
+    ("RemovePermission", INVALID): {"Label": "l"},
+    ("TagQueue", INVALID): {"Tags": {"aws:a": "b"}},
+    ("UntagQueue", INVALID): {"TagKeys": ["a*"]},
+    ("ListDeadLetterSourceQueues", INVALID): {"MaxResults": 0},
+    ("SendMessage", INVALID): {"MessageBody": "x", "MessageDeduplicationId": "d"},
+    ("SendMessage", "InvalidMessageContents"): {"MessageBody": "\x07"},
+    ("SendMessage", "UnsupportedOperation"): {"MessageBody": "x", "MessageAttributes": LISTED},
+    ("SendMessageBatch", "BatchRequestTooLong"): {"Entries": _LARGE},
+    ("ReceiveMessage", INVALID): {"MaxNumberOfMessages": 11},
+    ("ReceiveMessage", "InvalidAttributeName"): {"AttributeNames": ["Foo"]},
+    ("DeleteMessage", "ReceiptHandleIsInvalid"): {"ReceiptHandle": "r"},
+    ("ChangeMessageVisibility", "ReceiptHandleIsInvalid"): {"ReceiptHandle": "r", "VisibilityTimeout": 1},
+}
+"""(action, name of the error) → members of a request for a new queue."""
+
+ERRORS: dict[tuple[str, str], Provocation] = _ON_QUEUE | _BATCHES
+"""(action, name of the error) → a request with that error."""
+ERRORS |= {(action, error): requesting(action, **members) for (action, error), members in _PLAIN.items()}
+ERRORS |= {(action, error): on_queue(action, **members) for (action, error), members in _ON_NEW_QUEUE.items()}
+ERRORS |= {
+    ("CreateQueue", "QueueNameExists"): _exists,
+    ("CreateQueue", "QueueDeletedRecently"): _deleted_recently,
+    ("CreateQueue", "InvalidAttributeName"): created(Foo="1"),
+    ("CreateQueue", "InvalidAttributeValue"): created(DelaySeconds="901"),
+    ("PurgeQueue", "PurgeQueueInProgress"): _purged_recently,
+    ("SetQueueAttributes", "InvalidAttributeValue"): lambda stage: stage.request(
+        "SetQueueAttributes", QueueUrl=stage.fifo(), Attributes={"FifoQueue": "false"}
+    ),
+    ("AddPermission", INVALID): _twice_permitted,
+    ("AddPermission", "OverLimit"): _permitted_too_often,
+    ("StartMessageMoveTask", INVALID): lambda stage: stage.request(
         "StartMessageMoveTask", SourceArn=stage.arn(stage.queue())
     ),
-    ("StartMessageMoveTask", "ResourceNotFoundException"): requesting("StartMessageMoveTask", SourceArn=NO_ARN),
-    ("CancelMessageMoveTask", "MissingRequiredParameterException"): requesting("CancelMessageMoveTask"),
-    ("CancelMessageMoveTask", "InvalidParameterValueException"): requesting("CancelMessageMoveTask", TaskHandle="x"),
     ("CancelMessageMoveTask", "ResourceNotFoundException"): _handle_of_another_time,
-    ("ListMessageMoveTasks", "MissingRequiredParameterException"): requesting("ListMessageMoveTasks"),
-    ("ListMessageMoveTasks", "InvalidParameterValueException"): requesting(
-        "ListMessageMoveTasks", SourceArn=NO_ARN, MaxResults=11
-    ),
-    ("ListMessageMoveTasks", "ResourceNotFoundException"): requesting("ListMessageMoveTasks", SourceArn=NO_ARN),
-}
-
-_MESSAGES: dict[tuple[str, str], Provocation] = {
-    ("SendMessage", "InvalidParameterValueException"): on_queue(
-        "SendMessage", MessageBody="x", MessageDeduplicationId="d"
-    ),
-    ("SendMessage", "InvalidMessageContents"): on_queue("SendMessage", MessageBody="\x07"),
-    ("SendMessage", "UnsupportedOperation"): on_queue("SendMessage", MessageBody="x", MessageAttributes=LISTED),
-    ("SendMessageBatch", "BatchRequestTooLong"): on_queue(
-        "SendMessageBatch", Entries=[{"Id": name, "MessageBody": "x" * 524_289} for name in "ab"]
-    ),
-    ("ReceiveMessage", "InvalidParameterValueException"): on_queue("ReceiveMessage", MaxNumberOfMessages=11),
-    ("ReceiveMessage", "InvalidAttributeName"): on_queue("ReceiveMessage", AttributeNames=["Foo"]),
     ("ReceiveMessage", "OverLimit"): _in_flight,
     ("ReceiveMessage", "RequestThrottled"): _too_often,
-    ("DeleteMessage", "ReceiptHandleIsInvalid"): on_queue("DeleteMessage", ReceiptHandle="r"),
-    ("DeleteMessage", "InvalidParameterValueException"): _expired("DeleteMessage"),
-    ("ChangeMessageVisibility", "ReceiptHandleIsInvalid"): on_queue(
-        "ChangeMessageVisibility", ReceiptHandle="r", VisibilityTimeout=1
-    ),
-    ("ChangeMessageVisibility", "InvalidParameterValueException"): _too_long(
-        "ChangeMessageVisibility", lambda handle: {"ReceiptHandle": handle, "VisibilityTimeout": 43_200}
+    ("DeleteMessage", INVALID): _expired,
+    ("ChangeMessageVisibility", INVALID): _too_long(
+        "ChangeMessageVisibility", lambda handle: {"ReceiptHandle": handle} | LATEST
     ),
 }
 
-ERRORS: dict[tuple[str, str], Provocation] = _ON_QUEUE | _BATCHES | _QUEUES | _MOVES | _MESSAGES
-"""(action, name of the error) → a request with that error."""
+_ENTRIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("SendMessageBatch", MISSING): {},
+    ("SendMessageBatch", INVALID): {"MessageBody": "x", "DelaySeconds": 901},
+    ("SendMessageBatch", "InvalidMessageContents"): {"MessageBody": "\x07"},
+    ("SendMessageBatch", "UnsupportedOperation"): {"MessageBody": "x", "MessageAttributes": LISTED},
+    ("DeleteMessageBatch", MISSING): {},
+    ("DeleteMessageBatch", "ReceiptHandleIsInvalid"): {"ReceiptHandle": "r"},
+    ("ChangeMessageVisibilityBatch", MISSING): {"ReceiptHandle": "r"},
+    ("ChangeMessageVisibilityBatch", "ReceiptHandleIsInvalid"): {"ReceiptHandle": "r", "VisibilityTimeout": 1},
+}
 
 ENTRY_ERRORS: dict[tuple[str, str], Provocation] = {
-    ("SendMessageBatch", "MissingRequiredParameterException"): _entry("SendMessageBatch"),
-    ("SendMessageBatch", "InvalidParameterValueException"): _entry(
-        "SendMessageBatch", MessageBody="x", DelaySeconds=901
-    ),
-    ("SendMessageBatch", "InvalidMessageContents"): _entry("SendMessageBatch", MessageBody="\x07"),
-    ("SendMessageBatch", "UnsupportedOperation"): _entry("SendMessageBatch", MessageBody="x", MessageAttributes=LISTED),
-    ("DeleteMessageBatch", "MissingRequiredParameterException"): _entry("DeleteMessageBatch"),
-    ("DeleteMessageBatch", "ReceiptHandleIsInvalid"): _entry("DeleteMessageBatch", ReceiptHandle="r"),
-    ("DeleteMessageBatch", "InvalidParameterValueException"): _expired_entry("DeleteMessageBatch"),
-    ("ChangeMessageVisibilityBatch", "MissingRequiredParameterException"): _entry(
-        "ChangeMessageVisibilityBatch", ReceiptHandle="r"
-    ),
-    ("ChangeMessageVisibilityBatch", "ReceiptHandleIsInvalid"): _entry(
-        "ChangeMessageVisibilityBatch", ReceiptHandle="r", VisibilityTimeout=1
-    ),
-    ("ChangeMessageVisibilityBatch", "InvalidParameterValueException"): _too_long(
-        "ChangeMessageVisibilityBatch",
-        lambda handle: {"Entries": [{"Id": "a", "ReceiptHandle": handle, "VisibilityTimeout": 43_200}]},
-    ),
+    (action, error): on_queue(action, Entries=[{"Id": "a"} | members]) for (action, error), members in _ENTRIES.items()
 }
 """(action, name of the error) → a batch with one entry with that error."""
+ENTRY_ERRORS |= {
+    ("DeleteMessageBatch", INVALID): _expired_entry,
+    ("ChangeMessageVisibilityBatch", INVALID): _too_long(
+        "ChangeMessageVisibilityBatch", lambda handle: {"Entries": [{"Id": "a", "ReceiptHandle": handle} | LATEST]}
+    ),
+}
 
 # Errors of all actions: of a protocol and of signatures. One action stands for all.
 
