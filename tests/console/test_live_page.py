@@ -54,7 +54,7 @@ class EventStream:
         raise AssertionError(f"the stream ended before an event {event}")
 
     @property
-    def is_over(self) -> bool:
+    def is_ended(self) -> bool:
         return not list(self._lines)[1:]
 
 
@@ -81,7 +81,7 @@ def test_the_stream_of_a_list_has_the_changed_counts_of_its_queues(
         assert (changed.keys(), changed["b"]["visible"]) == ({"b"}, "1")
         queues.delete_queue("a")
         server.advance(1_000)
-        assert page.next("counts")["gone"] == ["a"]
+        assert page.next("counts")["removed"] == ["a"]
         assert page.reply.headers["content-type"].startswith("text/event-stream")
         assert "default-src 'none'" in page.reply.headers["content-security-policy"]
 
@@ -161,7 +161,7 @@ def test_shutdown_ends_open_streams(server: RunningServer, queues: HttpQueueClie
     with EventStream(server, counts="a") as page:
         page.next("counts")
         server.stop()
-        assert page.is_over
+        assert page.is_ended
 
 
 def test_permissions_are_checked_for_every_event(tmp_path: Path) -> None:
@@ -172,16 +172,16 @@ def test_permissions_are_checked_for_every_event(tmp_path: Path) -> None:
         carol = Visitor(server, key="AKIDCAROL")
         friend = Visitor(server, key="AKIDFRIEND")
         with EventStream(server, cookies=friend.cookies, leases=f"{OWNER}/jobs") as page:
-            assert "AccessDenied" not in page.next("over")["why"]
-            assert page.is_over
+            assert "AccessDenied" not in page.next("end")["reason"]
+            assert page.is_ended
         with EventStream(server, cookies=carol.cookies, leases=f"{OWNER}/jobs") as page:
             assert page.next("leases")["figures"]["visible"] == "1"
             arn = f"arn:aws:iam::{OWNER}:user/carol"
             denial = {"Effect": "Deny", "Principal": {"AWS": arn}, "Action": "sqs:*"}
             set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
             server.advance(1_000)
-            assert page.next("over")["why"]
-            assert page.is_over
+            assert page.next("end")["reason"]
+            assert page.is_ended
         with EventStream(server, leases=f"{OWNER}/jobs") as page:
             assert page.reply.status == 303
 
@@ -197,4 +197,4 @@ def test_a_removed_key_ends_its_streams(tmp_path: Path) -> None:
             keys.write_text(text.replace("AKIDCAROL", "AKIDANOTHER"), encoding="utf-8")
             server.reload()
             server.advance(1_000)
-            assert page.is_over
+            assert page.is_ended

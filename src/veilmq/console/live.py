@@ -207,7 +207,7 @@ class _SharedQuery:
         except ApiError as error:
             if error.status >= _SERVER_FAULTS:
                 return True  # the store is unavailable for now
-            self._queue_events(self._event("over", {"why": error.message}))
+            self._queue_events(self._event("end", {"reason": error.message}))
             return False
         except Exception:
             log.exception("a page could not be kept up to date")
@@ -232,11 +232,11 @@ class _SharedQuery:
 
     def _change_event(self, before: Snapshot, now: Snapshot) -> bytes:
         rows = {key: row for key, row in now.rows.items() if before.rows.get(key) != row}
-        gone = [key for key in before.rows if key not in now.rows]
+        removed = [key for key in before.rows if key not in now.rows]
         rest = {name: value for name, value in now.rest.items() if before.rest.get(name) != value}
-        if not (rows or gone or rest):
+        if not (rows or removed or rest):
             return b""
-        return self._event(self._query.event, {"set": rows, "gone": gone, **rest})
+        return self._event(self._query.event, {"set": rows, "removed": removed, **rest})
 
     @staticmethod
     def _event(name: str, fields: dict[str, Any]) -> bytes:

@@ -130,37 +130,37 @@ class EndedSessions:
     """Sessions that were ended by signing out, until their cookies expire.
 
     A cookie is self-contained, so a copy would stay valid after the browser has deleted it. Storage is bounded for each
-    key, so that nobody can displace other keys' records by signing in and out: above the bound, all sessions of the key
+    key, so that sign-outs of one key cannot displace the records of others: above the bound, all sessions of the key
     that have begun by then end. Times are in seconds of the wall clock.
     """
 
     def __init__(self, *, session_s_max: int) -> None:
         self._session_s_max = session_s_max
-        self._one_by_one: dict[str, dict[str, float]] = {}
-        self._all_by_s: dict[str, float] = {}
+        self._ended_tokens: dict[str, dict[str, float]] = {}
+        self._all_ended_s: dict[str, float] = {}
 
     def add(self, key_id: str, token: str, now_s: float) -> None:
         """Record the end of a session."""
         self._forget(now_s - self._session_s_max)
-        of_key = self._one_by_one.setdefault(key_id, {})
+        of_key = self._ended_tokens.setdefault(key_id, {})
         of_key[token] = now_s
         if len(of_key) > ENDED_PER_KEY_MAX:
-            del self._one_by_one[key_id]
-            self._all_by_s[key_id] = now_s
+            del self._ended_tokens[key_id]
+            self._all_ended_s[key_id] = now_s
 
     def has(self, key_id: str, token: str, began_at: datetime) -> bool:
         """Return whether the session, which began at ``began_at``, has ended."""
-        if token in self._one_by_one.get(key_id, ()):
+        if token in self._ended_tokens.get(key_id, ()):
             return True
-        all_by_s = self._all_by_s.get(key_id)
-        return all_by_s is not None and began_at.timestamp() <= all_by_s
+        all_ended_s = self._all_ended_s.get(key_id)
+        return all_ended_s is not None and began_at.timestamp() <= all_ended_s
 
     def _forget(self, before_s: float) -> None:
         """Drop records of sessions that ended before ``before_s``: their cookies have expired."""
-        for key_id, of_key in list(self._one_by_one.items()):
+        for key_id, of_key in list(self._ended_tokens.items()):
             recent = {token: ended_s for token, ended_s in of_key.items() if ended_s >= before_s}
             if recent:
-                self._one_by_one[key_id] = recent
+                self._ended_tokens[key_id] = recent
             else:
-                del self._one_by_one[key_id]
-        self._all_by_s = {key_id: by_s for key_id, by_s in self._all_by_s.items() if by_s >= before_s}
+                del self._ended_tokens[key_id]
+        self._all_ended_s = {key_id: by_s for key_id, by_s in self._all_ended_s.items() if by_s >= before_s}

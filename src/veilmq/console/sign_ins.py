@@ -15,10 +15,10 @@ from veilmq.wire.exchange import Caller
 
 log = logging.getLogger("veilmq.console")
 
-ADDRESS_FAILURES, ADDRESS_REST_MS = 20, 10 * SECOND_MS
-KEY_FAILURES, KEY_REST_MS = 100, SECOND_MS
+ADDRESS_FAILURES, ADDRESS_REFILL_MS = 20, 10 * SECOND_MS
+KEY_FAILURES, KEY_REFILL_MS = 100, SECOND_MS
 
-_REMEMBERED_MAX = 10_000
+_BUCKETS_MAX = 10_000
 _KEY_CHARACTERS_MAX = 128
 _MACHINE_BITS = 64
 
@@ -39,8 +39,8 @@ class SignIns:
         """``sign_in`` returns the holder of the key if the secret is correct."""
         self._sign_in = sign_in
         self._now_ms = now_ms
-        self._addresses = _Buckets(size=ADDRESS_FAILURES, rest_ms=ADDRESS_REST_MS)
-        self._keys = _Buckets(size=KEY_FAILURES, rest_ms=KEY_REST_MS)
+        self._addresses = _Buckets(size=ADDRESS_FAILURES, refill_ms=ADDRESS_REFILL_MS)
+        self._keys = _Buckets(size=KEY_FAILURES, refill_ms=KEY_REFILL_MS)
 
     def __call__(self, key_id: str, secret: str, peer: str | None) -> Caller | None:
         """Return the key's holder, ``None`` if the key is wrong; raises ``SignInsPaused``, also for correct keys."""
@@ -57,14 +57,14 @@ class SignIns:
 
 
 class _Buckets:
-    """Token buckets by name: ``size`` tokens each, one of which returns every ``rest_ms``.
+    """Token buckets by name: ``size`` tokens each, one of which returns every ``refill_ms``.
 
     Stores when each bucket is full again; full buckets need no entry.
     """
 
-    def __init__(self, *, size: int, rest_ms: int) -> None:
-        self._slack_ms = (size - 1) * rest_ms
-        self._rest_ms = rest_ms
+    def __init__(self, *, size: int, refill_ms: int) -> None:
+        self._slack_ms = (size - 1) * refill_ms
+        self._refill_ms = refill_ms
         self._full_at_ms: OrderedDict[str, int] = OrderedDict()
 
     def wait_ms(self, name: str, now_ms: int) -> int:
@@ -72,8 +72,8 @@ class _Buckets:
         return self._full_at_ms.get(name, now_ms) - now_ms - self._slack_ms
 
     def take(self, name: str, now_ms: int) -> None:
-        self._full_at_ms[name] = max(self._full_at_ms.pop(name, now_ms), now_ms) + self._rest_ms
-        while len(self._full_at_ms) > _REMEMBERED_MAX:
+        self._full_at_ms[name] = max(self._full_at_ms.pop(name, now_ms), now_ms) + self._refill_ms
+        while len(self._full_at_ms) > _BUCKETS_MAX:
             self._full_at_ms.popitem(last=False)
 
 

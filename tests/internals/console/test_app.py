@@ -19,7 +19,7 @@ from veilmq.console.assets import ASSETS, address_of
 from veilmq.console.page_context import FIELDS_MAX, OPEN_FORM_BYTES_MAX, PageContext, PageRoute
 from veilmq.console.pages import PAGES
 from veilmq.console.security_headers import HEADERS
-from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS
+from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REFILL_MS
 from veilmq.core.commands import Command, Delete, Done, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.server.console import shown_settings
@@ -206,7 +206,7 @@ def test_wrong_keys_are_rate_limited(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert "Try again in 10 s" in paused.text
         assert KEY in paused.html
         assert caplog.messages.count("signing in with key 'AKIDOWNER' from 127.0.0.1 failed") == ADDRESS_FAILURES
-        running.advance(ADDRESS_REST_MS)
+        running.advance(ADDRESS_REFILL_MS)
         assert visitor.post("/console/login", **FILLED, next="").path == HOME
 
 
@@ -218,7 +218,7 @@ def test_the_api_and_the_form_share_the_rate_limit(tmp_path: Path) -> None:
         paused = raw(running, "GET", "/api/queues", **right)
         assert (paused.status, paused.headers["retry-after"]) == (429, "10")
         assert visitor.post("/console/login", **FILLED).status == 429
-        running.advance(ADDRESS_REST_MS)
+        running.advance(ADDRESS_REFILL_MS)
         assert raw(running, "GET", "/api/queues", **right).status == 200
 
 

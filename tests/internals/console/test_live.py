@@ -152,7 +152,7 @@ async def test_a_page_that_does_not_read_gets_only_the_newest_state(world: World
     assert msgspec.json.decode(sent.partition(b"data: ")[2]) == {"whole": True, "set": {"a": 49, "b": 0}}
     query.rows["a"] = 99
     await world.advance(1_000)
-    assert msgspec.json.decode((await anext(events)).partition(b"data: ")[2]) == {"set": {"a": 99}, "gone": []}
+    assert msgspec.json.decode((await anext(events)).partition(b"data: ")[2]) == {"set": {"a": 99}, "removed": []}
 
 
 async def test_a_denied_query_ends_the_stream_with_the_reason(world: World) -> None:
@@ -160,7 +160,7 @@ async def test_a_denied_query_ends_the_stream_with_the_reason(world: World) -> N
     page = await world.page(query)
     query.error = ApiError("AccessDenied", "You may not.", 403)
     await world.advance(1_000)
-    assert page.events[-1] == ("over", {"why": "You may not."})
+    assert page.events[-1] == ("end", {"reason": "You may not."})
     assert page.reading.done()
 
 
@@ -183,7 +183,7 @@ async def test_closing_a_stream_twice_keeps_a_later_query_of_the_same_key(world:
     world.live.close_stream(late)
     query.rows = {"a": 1}
     await world.advance(1_000)
-    assert page.last == {"set": {"a": 1}, "gone": []}
+    assert page.last == {"set": {"a": 1}, "removed": []}
 
 
 async def test_the_number_of_open_pages_is_limited(monkeypatch: pytest.MonkeyPatch, world: World) -> None:

@@ -14,7 +14,7 @@ from tests.server.keys import OWNER, REGION, client, written
 from veilmq.console import sign_ins
 from veilmq.console.live import TICK_MS
 from veilmq.console.sessions import ENDED_PER_KEY_MAX, SESSION_S_MAX, EndedSessions, Session, Sessions
-from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS, KEY_FAILURES, SignIns, SignInsPaused
+from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REFILL_MS, KEY_FAILURES, SignIns, SignInsPaused
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Caller, caller_named
 
@@ -57,9 +57,9 @@ def test_failures_block_an_address_and_not_others(bench: SignInBench) -> None:
     bench.fail(ADDRESS_FAILURES, key="AKIDCAROL")
     with pytest.raises(SignInsPaused) as paused:
         bench.sign_in("AKIDCAROL", "right", HERE)
-    assert paused.value.retry_after_s == ADDRESS_REST_MS // 1_000
+    assert paused.value.retry_after_s == ADDRESS_REFILL_MS // 1_000
     assert bench.admits("192.0.2.2")
-    bench.clock.advance(ADDRESS_REST_MS - 1)
+    bench.clock.advance(ADDRESS_REFILL_MS - 1)
     assert not bench.admits()
     bench.clock.advance(1)
     assert bench.admits()
@@ -78,7 +78,7 @@ def test_successful_sign_ins_are_not_limited(bench: SignInBench) -> None:
 
 def test_tokens_return_up_to_the_bucket_size(bench: SignInBench) -> None:
     bench.fail(ADDRESS_FAILURES)
-    bench.clock.advance(ADDRESS_REST_MS * 1_000)
+    bench.clock.advance(ADDRESS_REFILL_MS * 1_000)
     bench.fail(ADDRESS_FAILURES)
     assert not bench.admits()
 
@@ -92,7 +92,7 @@ def test_forms_of_an_address_share_a_bucket(bench: SignInBench) -> None:
 
 
 def test_the_number_of_buckets_is_bounded(bench: SignInBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_ins, "_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(sign_ins, "_BUCKETS_MAX", 3)
     bench.fail(10, peer="198.51.100.{}")
     assert len(bench.sign_in._addresses._full_at_ms) == 3
 
@@ -195,7 +195,7 @@ def test_sign_out_ends_the_streams_of_the_session(server: RunningServer) -> None
         stays.next("counts")
         visitor.post("/console/logout", at="/console/queues")
         server.advance(TICK_MS)
-        assert page.is_over
+        assert page.is_ended
         client(server).send_message(QueueUrl=f"{server.endpoint}/{OWNER}/orders", MessageBody="m")
         server.advance(TICK_MS)
         while stays.next("counts")["set"]["orders"]["visible"] != "1":

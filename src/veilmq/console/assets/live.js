@@ -8,21 +8,21 @@
   let source = null;
   let retryTimer = 0;
 
-  const put = (element, text) => {
+  const setText = (element, text) => {
     if (element && element.textContent !== text) element.textContent = text;
   };
 
-  const fill = (place, figures) => {
-    for (const [name, text] of Object.entries(figures)) put(place.querySelector(`[data-figure="${name}"]`), text);
+  const setFigures = (section, figures) => {
+    for (const [name, text] of Object.entries(figures)) setText(section.querySelector(`[data-figure="${name}"]`), text);
   };
 
-  function watched() {
+  function queryString() {
     const query = new URLSearchParams();
     const names = [...document.querySelectorAll("[data-live=queues] tr[data-queue]")].map((row) => row.dataset.queue);
     if (names.length) query.set("counts", names.join(","));
     for (const kind of ["leases", "moves"]) {
-      const place = document.querySelector(`[data-live=${kind}]`);
-      if (place) query.set(kind, place.dataset.queue);
+      const section = document.querySelector(`[data-live=${kind}]`);
+      if (section) query.set(kind, section.dataset.queue);
     }
     return query.toString();
   }
@@ -30,7 +30,7 @@
   function counts(update) {
     for (const [name, figures] of Object.entries(update.set)) {
       const row = document.querySelector(`[data-live=queues] tr[data-queue="${CSS.escape(name)}"]`);
-      if (row) fill(row, figures);
+      if (row) setFigures(row, figures);
     }
   }
 
@@ -40,12 +40,12 @@
   }
 
   function leases(update) {
-    const place = document.querySelector("[data-live=leases]");
-    if (!place) return;
-    const bars = place.querySelector(".bars");
+    const section = document.querySelector("[data-live=leases]");
+    if (!section) return;
+    const bars = section.querySelector(".bars");
     const known = new Map([...bars.children].map((bar) => [bar.dataset.key, bar]));
-    const gone = update.whole ? [...known.keys()].filter((key) => !(key in update.set)) : update.gone;
-    for (const key of gone) known.get(key)?.remove();
+    const removed = update.whole ? [...known.keys()].filter((key) => !(key in update.set)) : update.removed;
+    for (const key of removed) known.get(key)?.remove();
     for (const [key, markup] of Object.entries(update.set)) {
       const [bar] = parseSvg(markup);
       const before = known.get(key);
@@ -54,21 +54,21 @@
       else bars.append(bar);
       if (focused) bar.querySelector("a").focus();
     }
-    if ("axis" in update) place.querySelector(".axis").replaceChildren(...parseSvg(update.axis));
-    if ("height" in update) place.querySelector("svg.leases").setAttribute("height", update.height);
-    if ("now" in update) for (const x of ["x1", "x2"]) place.querySelector(".now").setAttribute(x, `${update.now}%`);
-    if ("summary" in update) put(place.querySelector(".summary"), update.summary);
+    if ("axis" in update) section.querySelector(".axis").replaceChildren(...parseSvg(update.axis));
+    if ("height" in update) section.querySelector("svg.leases").setAttribute("height", update.height);
+    if ("now" in update) for (const x of ["x1", "x2"]) section.querySelector(".now").setAttribute(x, `${update.now}%`);
+    if ("summary" in update) setText(section.querySelector(".summary"), update.summary);
     if ("figures" in update) {
-      for (const list of document.querySelectorAll("[data-live=queue]")) fill(list, update.figures);
+      for (const list of document.querySelectorAll("[data-live=queue]")) setFigures(list, update.figures);
     }
   }
 
   async function moves(update) {
     if (update.whole) return;
     const reply = await fetch(location.href); // only the server renders the table
-    const fresh = new DOMParser().parseFromString(await reply.text(), "text/html").querySelector("[data-live=moves]");
-    const place = document.querySelector("[data-live=moves]");
-    if (fresh && place && !place.contains(document.activeElement)) place.replaceChildren(...fresh.childNodes);
+    const rendered = new DOMParser().parseFromString(await reply.text(), "text/html").querySelector("[data-live=moves]");
+    const section = document.querySelector("[data-live=moves]");
+    if (rendered && section && !section.contains(document.activeElement)) section.replaceChildren(...rendered.childNodes);
   }
 
   function close() {
@@ -80,7 +80,7 @@
 
   function open() {
     close();
-    const query = watched();
+    const query = queryString();
     if (!query || document.hidden) return;
     source = new EventSource(`/console/live?${query}`);
     const onEvent = (handle) => (event) => {
@@ -90,7 +90,7 @@
     source.addEventListener("counts", onEvent(counts));
     source.addEventListener("leases", onEvent(leases));
     source.addEventListener("moves", onEvent(moves));
-    source.addEventListener("over", close);
+    source.addEventListener("end", close);
     source.addEventListener("error", () => {
       if (!source || source.readyState !== EventSource.CLOSED) return; // the browser reconnects
       close();
