@@ -279,11 +279,11 @@ class PostgresEngine(Node):
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message; see ``core.commands.Engine``."""
-        self.watches.begin(queue, wake)
+        self.watches.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
-        self.watches.end(queue)
+        self.watches.unwatch(queue)
 
     # For ``store.Shards``.
 

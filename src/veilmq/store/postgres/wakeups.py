@@ -126,7 +126,7 @@ class Watches:
 
     # Waiters of this node.
 
-    def begin(self, queue: str, wake: Wake) -> None:
+    def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message; poll once soon, before other nodes have the announcement."""
         self._wakes[queue] = wake
         if queue in self._announced or self._connection is None:
@@ -136,7 +136,7 @@ class Watches:
         self._queue_notification("awaited", queue, after_ms=1)
         self._poller.schedule(FIRST_POLL_MS)
 
-    def end(self, queue: str) -> None:
+    def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
         self._wakes.pop(queue, None)
 

@@ -360,7 +360,7 @@ def test_unknown_notifications_are_ignored(text: str) -> None:
     """Any account of the database can send one, and a later version may send more kinds."""
     woken: list[int] = []
     watches = watches_of()
-    watches.begin("a", woken.append)
+    watches.watch("a", woken.append)
     watches._on_notification(None, 0, "", text)
     assert (woken, watches.awaited_until_ms) == ([], {})
 
@@ -385,8 +385,8 @@ def test_failing_watch_disturbs_nothing() -> None:
     def fail(due_ms: int) -> None:
         raise RuntimeError(due_ms)
 
-    watches.begin("bad", fail)
-    watches.begin("q", woken.append)
+    watches.watch("bad", fail)
+    watches.watch("q", woken.append)
     for due_ms, queue in enumerate(("bad", "q", "other")):
         watches.wake(queue, due_ms)
     assert woken == [1]
