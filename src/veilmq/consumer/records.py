@@ -77,6 +77,7 @@ _FIND = "SELECT owner, expires_at_s FROM record WHERE key = ? AND expires_at_s >
 _PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"  # a done record has no owner
 _EXTEND = "UPDATE record SET expires_at_s = ? WHERE key = ? AND owner = ? AND expires_at_s > ?"
 _FORGET = "DELETE FROM record WHERE key = ? AND owner = ?"
+# Each `begin` also deletes a few expired records.
 _DELETE_EXPIRED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
 _COUNT = "SELECT count(*) FROM record WHERE expires_at_s > ?"
 
@@ -109,7 +110,6 @@ class InFile(RecordStore):
         self._connection.close()
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Begin ``key`` for ``owner`` unless it is begun or done. Also deletes a few expired records."""
         called_s = self._now_s()
         with self._transaction() as connection:
             now_s = self._now_s()

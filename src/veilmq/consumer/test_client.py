@@ -50,7 +50,6 @@ class QueuesInMemory(QueueClient):
             self._changed.notify_all()
 
     def receive(self, queue: str, *, count: int = 1, wait_s: int | None = None, **_: Any) -> list[ReceivedMessage]:
-        """Wait for up to ``count`` messages."""
         with self._changed:
             messages = self._messages[queue]
             self._changed.wait_for(lambda: messages or self._hung_up, wait_s)
@@ -59,39 +58,32 @@ class QueuesInMemory(QueueClient):
     def send(
         self, queue: str, body: str, *, attributes: Mapping[str, Attribute] | None = None, **options: Any
     ) -> SentMessage:
-        """Keep the message in ``sent``."""
         self.sent.append(Sent(queue=queue, body=body, attributes=attributes or {}, **options))
         return SentMessage(id=f"sent-{next(self._numbers)}")
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[Any]:
-        """Succeed."""
         return [None] * len(receipts)
 
     def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange], **_: Any) -> Sequence[Any]:
-        """Succeed."""
         return [Hidden(change.timeout_s) for change in changes]
 
     def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
-        """Succeed."""
         return True
 
     def show(self, queue: str) -> QueueStatus:
-        """Return a queue with default settings that has dead letters."""
         numbers = dict.fromkeys(("visible", "in_flight", "delayed", "created_at_ms", "modified_at_ms"), 0)
         return QueueStatus(queue=queue, url=queue, settings=QueueSettings(dead_letter_queue=_DEAD_LETTERS), **numbers)
 
     def create_queue(self, *_: Any, **__: Any) -> str:
-        """Do nothing: each queue is there."""
         return ""
 
     def hang_up(self) -> None:
-        """Let all receives return."""
         with self._changed:
             self._hung_up = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
 class TestClient:

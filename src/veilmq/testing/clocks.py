@@ -61,7 +61,6 @@ class VirtualClock(SystemClock):
         self._offset_ms = self._wall_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> VirtualTimer:
-        """Call ``callback`` when the clock reaches ``at_ms``."""
         self._set += 1
         timer = VirtualTimer(at_ms, self._set, callback)
         heapq.heappush(self._timers, timer)

@@ -72,7 +72,6 @@ class DirectTransport(Transport):
                 self._alarm().wait_until(until_s)
 
     def hang_up(self) -> None:
-        """End the long polls in progress."""
         for call in list(self._waiting):
             self._server.hurry(call.request)
 

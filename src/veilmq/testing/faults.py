@@ -65,7 +65,6 @@ class Intercepted(Held):
         self.connection.reply_ready()
 
     def withdraw(self) -> None:
-        """Cancel the request, because the client has disconnected."""
         if self._waiting is not None:
             self._waiting.withdraw()
 
