@@ -261,7 +261,7 @@ async def _delete_sources(tx: Transaction, origin: int, source: str | None) -> N
 async def _source(
     tx: ClaimTransaction, queue_name: str, name: str, epoch: int | None = None
 ) -> tuple[QueueRow, _Source]:
-    """Lock a source, and return its queue and its state; raises ``EpochFenced`` if the epoch differs."""
+    """Lock a source, and return its queue and its state; raises ``SourceNotFound`` or ``EpochFenced``."""
     queue = await tx.queue(queue_name)
     rows = await tx.rows("source", queue.origin, name, lock="update")
     if not rows:

@@ -265,7 +265,10 @@ class Transaction(Protocol):
         """Return up to ``count`` visible, unlocked messages in receive order, and whether there may be more."""
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[VisibleMessage]) -> int:
-        """Move selected messages that still exist to another queue, as new visible ones; return how many."""
+        """Move selected messages that still exist to another queue, visible at once; return how many.
+
+        They become new messages there: with new ids, sent now and never received.
+        """
 
     async def find_leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
         """Return, in order and with bodies, the given messages that were received or have their own delay."""

@@ -231,7 +231,7 @@ class DatabaseTarget(copying.Target):
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``. Entries without a queue are added to each FIFO queue: a key contains its queue."""
-        latest = {each.key: each for each in entries}
+        latest = {each.key: each for each in entries}  # a key may have been logged again
         records = (  # up to entries times queues
             (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
             for key, each in latest.items()

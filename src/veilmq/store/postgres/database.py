@@ -82,7 +82,7 @@ def sentence(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException, what: str) -> VeilmqError:
-    """Return the error for the client of ``what``, and log ``error`` unless the client caused it."""
+    """Return the error for the client of ``what``; log failures of the database and defects."""
     if isinstance(error, VeilmqError):
         return error
     if isinstance(error, asyncpg.DiskFullError):
@@ -240,7 +240,7 @@ class Database:
     async def _acquire(self, pool: "asyncpg.Pool[Any]") -> AsyncIterator[Any]:
         self.breaker.check()
         try:
-            # A timeout costs a task.
+            # A timeout costs a task, and an idle connection needs none.
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
         except UNREACHABLE as error:
             # An exhausted pool or server is reachable.

@@ -206,7 +206,7 @@ class Relay(Worker):
         super().__init__(step=self._relay_due, clock=node.clock, start=node.start, pause_ms_min=0)
         self._place = place
         self._node = node
-        self._shards = shards
+        self._shards = shards  # store.Shards
         self.relayed = 0
         self.failures = 0
 

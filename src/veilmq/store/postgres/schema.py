@@ -96,7 +96,8 @@ async def migrate(
 ) -> list[Script]:
     """Upgrade the schema in one transaction; return the applied scripts. Raises ``SchemaRefused``.
 
-    A script that excludes older nodes requires ``may_exclude_older_nodes``, and that no node is connected.
+    A script that excludes older nodes requires ``may_exclude_older_nodes``, and that no node is connected. No table may
+    be locked for longer than two seconds.
     """
     if not (await read_format(connection, scripts))[1]:
         return []

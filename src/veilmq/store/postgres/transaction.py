@@ -128,7 +128,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             self.after.append(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
-        """Apply a new delay or a shorter retention to the first groups; the janitor does the rest."""
+        """Apply a new delay or a shorter retention, which may unblock groups, to the first ones; the janitor continues."""
         connection, is_longer = self.connection, settings.retention_s > queue.settings.retention_s
         if is_longer and settings.fifo:  # expired messages must stay expired: they are deleted now
             await sweep_queue(self.node, connection, queue)

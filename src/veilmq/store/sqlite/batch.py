@@ -267,7 +267,10 @@ class Batch:
         entries.extendleft(reversed(requeued))
 
     def deliver(self, until_s: float = inf) -> bool:
-        """Call each ``done``, after the commit; return ``False`` to be called again if ``until_s`` ended that."""
+        """Call each ``done``, after the commit; return ``False`` to be called again.
+
+        That is when ``stopwatch_s`` reaches ``until_s`` before the last one.
+        """
         if self._undelivered is None:
             results = self._results
             if ahead_ms := self._session.ahead_ms:
@@ -299,7 +302,10 @@ _INSTANTS = ("_at_ms", "_until_ms")
 
 
 def _shown(result: Any, ahead_ms: int) -> Any:
-    """Convert all instants in a result to shown time, except in a claim's page, which has those of its binding."""
+    """Convert all instants in a result to shown time.
+
+    A claim's page has the shown time of its binding already, because it must be the same whenever it is read.
+    """
     if isinstance(result, list):
         return [_shown(each, ahead_ms) for each in result]
     if not isinstance(result, Struct) or type(result) is ClaimPage:

@@ -351,7 +351,7 @@ def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, is
 
 
 def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Returned]) -> None:
-    """Make messages visible now, and count those of a FIFO queue into runs; the caller updates their groups."""
+    """Make messages visible now, those of a FIFO queue in their old or new runs; the caller updates the groups."""
     partition, now_ms, bound_at_ms = queue.partition, session.now_ms, claim.bound_at_ms
     if queue.fifo:
         session.run_many("ordered_change", [(partition, row[3], row[0], now_ms, row[5], None) for row in rows])

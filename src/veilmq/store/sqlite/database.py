@@ -314,7 +314,7 @@ class Database:
             try:
                 is_there = samestat(path.stat(), file)
             except OSError as error:
-                is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR)
+                is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR)  # a file that cannot be read may exist
             if not is_there:
                 raise FolderError(f"{path} was removed or replaced while the server used it; start the server again.")
 

@@ -154,7 +154,10 @@ class EventLog:
     def end_receipts(
         self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False
     ) -> None:
-        """End receipts of messages that are received, moved or deleted without them; ``dead``: dead-lettered."""
+        """End receipts, at their deadlines or with their messages, of messages that are received, moved or deleted.
+
+        ``dead``: the messages become dead letters.
+        """
         if logged is None:
             return
         for lease in self.find(partition, seqs, fifo=fifo):

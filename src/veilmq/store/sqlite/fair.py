@@ -57,7 +57,10 @@ def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int,
 
 
 def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, mark_noisy: bool) -> Iterator[Row]:
-    """Yield visible messages in receive order; with ``mark_noisy``, a group that takes too much becomes noisy."""
+    """Yield visible messages in receive order.
+
+    With ``mark_noisy``, a group that takes too much becomes noisy; otherwise it counts as noisy for this order only.
+    """
     accounts, now_ms, partition, execute = accounts_of(session, queue), session.now_ms, queue.partition, session.execute
     others = max(0, queue.in_flight - sum([len(account.leases) for account in accounts.values()]))
     for priority in priorities(queue):
