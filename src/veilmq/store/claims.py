@@ -245,6 +245,22 @@ class _Source:
             self.claims = {number: each for number, each in self.claims.items() if each.state != state}
         await _advance(self.tx, queue, first_claim)
 
+    async def check(self) -> bool:
+        """Lose the claims if the hold has expired, or delete a silent source; return whether it was a slice."""
+        forgotten_ms = self.beat_at_ms + _FORGET_AFTER_MS
+        if not self.active and self.now_ms >= forgotten_ms:
+            await delete_sources(self.tx, self.origin, self.name)
+            return False
+        overdue = self.overdue
+        check_at_ms = self.hold_until_ms if self.active and not overdue else forgotten_ms
+        if overdue:
+            self.tx.require_room()
+            queue = await self.tx.find_by_origin(self.origin)
+            assert queue is not None, "a deleted queue has no sources"
+            await self.end(queue, overdue, _LOST)
+        await self.put(check_at_ms)
+        return bool(overdue)
+
 
 async def _detach(tx: Transaction, origin: int, source: str | None, last: int = _SEQ_MAX) -> None:
     """Detach claims up to number ``last`` from their source, or from all sources; ended claims are deleted."""
@@ -252,7 +268,7 @@ async def _detach(tx: Transaction, origin: int, source: str | None, last: int = 
     await tx.run("delete_ended_claims", origin)
 
 
-async def _delete_sources(tx: Transaction, origin: int, source: str | None) -> None:
+async def delete_sources(tx: Transaction, origin: int, source: str | None = None) -> None:
     """Delete a source, or all without one; it has no active claim."""
     await _detach(tx, origin, source)
     await tx.run("delete_sources", origin, source)
@@ -441,7 +457,7 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     queue, source = await _source(tx, command.queue, command.source)
     await source.end(queue, source.active, _RELEASED)
-    await _delete_sources(tx, queue.origin, source.name)
+    await delete_sources(tx, queue.origin, source.name)
 
 
 @changes
@@ -474,12 +490,6 @@ async def lose_all(tx: Transaction, queue: QueueRow) -> None:
     tx.schedule(ClaimStep)
 
 
-async def delete_all(tx: Transaction, queue: QueueRow) -> None:
-    """Delete all sources of a queue that is being deleted."""
-    await lose_all(tx, queue)
-    await _delete_sources(tx, queue.origin, None)
-
-
 @changes
 async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     """Check a hold that may have expired, or run a slice; return the ms until the next step, or ``None``.
@@ -490,7 +500,7 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     ending = [BoundClaim(*row) for row in await tx.rows("ending_claim", None, lock="update skip locked")]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.rows("due_source", now_ms, lock="update skip locked"):
-            if await _check_hold(tx, await _Source.load(tx, row[:-1], now_ms)):
+            if await (await _Source.load(tx, row[:-1], now_ms)).check():
                 ending = []
     for bound in ending:
         queue = await tx.find_by_origin(bound.origin)
@@ -501,20 +511,3 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
         return _PAUSE_MS
     following = await tx.row("due_source", NEVER_MS)
     return None if following is None else max(following[-1] - now_ms, 0) or _PAUSE_MS
-
-
-async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
-    """Lose the claims of a source if its hold has expired, or delete a silent one; return whether it was a slice."""
-    forgotten_ms = source.beat_at_ms + _FORGET_AFTER_MS
-    if not source.active and source.now_ms >= forgotten_ms:
-        await _delete_sources(tx, source.origin, source.name)
-        return False
-    overdue = source.overdue
-    check_at_ms = source.hold_until_ms if source.active and not overdue else forgotten_ms
-    if overdue:
-        tx.require_room()
-        queue = await tx.find_by_origin(source.origin)
-        assert queue is not None, "a deleted queue has no sources"
-        await source.end(queue, overdue, _LOST)
-    await source.put(check_at_ms)
-    return bool(overdue)

@@ -189,9 +189,9 @@ class _Alarm:
 
     def _arm(self) -> None:
         delay_s = max(0, self._at_ms - self._clock.now_ms()) / _MS_PER_S
-        self._handle = self._loop.call_later(min(delay_s, _ALARM_S_MAX), self._ring)
+        self._handle = self._loop.call_later(min(delay_s, _ALARM_S_MAX), self._run)
 
-    def _ring(self) -> None:
+    def _run(self) -> None:
         if self._clock.now_ms() < self._at_ms:
             self._arm()
         else:

@@ -59,7 +59,6 @@ class Histogram:
         self.seconds += seconds
 
     def copy(self) -> "Histogram":
-        """Return a copy that later ``add`` calls do not change."""
         return self + Histogram()
 
     def __add__(self, other: "Histogram") -> "Histogram":
@@ -68,7 +67,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Return the number of durations."""
         return sum(self.buckets)
 
 
@@ -83,12 +81,10 @@ class Metric(NamedTuple):
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """Return a gauge without labels."""
     return Metric(name, text, "gauge", {"": value})
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """Return a counter without labels."""
     return Metric(name, text, "counter", {"": value})
 
 
@@ -108,7 +104,6 @@ class Report(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Return whether all checks passed."""
         return all(finding.ok for finding in self.findings)
 
 

@@ -81,7 +81,8 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
     await _retire(tx, queue, is_deleted=True)
     await tx.run("delete_moves", queue.number)
     await publications.delete_writers(tx, queue)
-    await claims.delete_all(tx, queue)
+    await claims.lose_all(tx, queue)
+    await claims.delete_sources(tx, queue.origin)
     await tx.run("delete_queue", queue.number)
     tx.invalidate(queue)
 

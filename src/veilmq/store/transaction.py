@@ -159,7 +159,6 @@ class StoredMessage(NamedTuple):
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
 
     def receipt(self, queue: QueueRow) -> Receipt:
-        """Return the latest receipt of the message."""
         return Receipt(queue.number, self.seq, self.generation, self.epoch, self.visible_at_ms)
 
 

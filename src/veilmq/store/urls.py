@@ -36,7 +36,6 @@ def _has_ports(url: str) -> bool:
 
 
 def remove_passwords(url: str) -> str:
-    """Return ``url`` without its passwords."""
     return re.sub(r"(?<=[?&])(?:ssl)?password=[^&\s]*&?", "", _PASSWORD.sub(r"\1@", url)).rstrip("?&")
 
 

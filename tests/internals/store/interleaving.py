@@ -109,15 +109,13 @@ class SingleConnectionDatabase:
         self._afterwards: list[Callable[[], None]] = []
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
+    async def connection(self, *, relaxed: bool = False) -> AsyncIterator[Any]:
         try:
             yield self._connection
         finally:
             calls, self._afterwards = self._afterwards, []
             for call in calls:
                 call()
-
-    relaxed = connection
 
     def afterwards(self, connection: Any, call: Callable[[], None]) -> None:
         self._afterwards.append(call)

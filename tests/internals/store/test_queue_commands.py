@@ -29,7 +29,7 @@ PURGE, DELETE = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUE
 
 
 @pytest.mark.parametrize(("feature", "hook", "command"), [
-    (claims, "lose_all", PURGE), (publications, "delete_writers", DELETE), (claims, "delete_all", DELETE),
+    (claims, "lose_all", PURGE), (publications, "delete_writers", DELETE), (claims, "lose_all", DELETE),
 ], ids=["purge", "deletion-writers", "deletion-claims"])  # fmt: skip
 def test_hooks_are_part_of_the_transaction_of_a_purge_and_a_deletion(
     host: Host, monkeypatch: pytest.MonkeyPatch, feature: ModuleType, hook: str, command: commands.Command

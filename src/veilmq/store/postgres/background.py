@@ -57,8 +57,8 @@ _RETIRED_MS = 300 * SECOND_MS  # far longer than the statement timeout
 _RETIRED_DELETES = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns")
 
 
-async def sweep_all(node: Node, connection: Any) -> None:
-    """Delete all due rows of the store."""
+async def sweep(node: Node, connection: Any) -> None:
+    """Delete all due rows of the database, and number its events."""
     rows_max = node.options.sweep_rows
     async for partition, *of_log in _rows(connection, "parts"):
         log_args = of_log if of_log[0] is not None else ()
@@ -180,11 +180,7 @@ class ClockGuard:
             if confirms:
                 await connection.execute(SQL["confirm_clock"], doubter)
                 confirmed_ms = now_ms
-        self._is_suspicious = is_suspicious
-        self._extend_retention(now_ms - confirmed_ms, is_doubted=is_doubted)
-
-    def _extend_retention(self, ahead_ms: int, *, is_doubted: bool) -> None:
-        """Keep messages longer by the unconfirmed time."""
+        self._is_suspicious, ahead_ms = is_suspicious, now_ms - confirmed_ms
         if is_doubted and self._doubt_ms is None:
             log.warning(
                 "the database's clock is doubted: it is %d s from the last confirmed instant", ahead_ms // 1_000

@@ -11,7 +11,7 @@ reply was taken between the sending of the statement and the arrival of the repl
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,16 +228,13 @@ class Database:
             reset=_no_reset,
         )
 
-    def connection(self) -> AbstractAsyncContextManager[Any]:
-        """Acquire a connection with durable commits; entering raises ``StoreUnavailable``."""
-        return self._acquire(self._durable)
-
-    def relaxed(self) -> AbstractAsyncContextManager[Any]:
-        """Acquire a connection whose commits a crash of the database may undo, if the options allow that."""
-        return self._acquire(self._relaxed)
-
     @asynccontextmanager
-    async def _acquire(self, pool: "asyncpg.Pool[Any]") -> AsyncIterator[Any]:
+    async def connection(self, *, relaxed: bool = False) -> AsyncIterator[Any]:
+        """Acquire a connection; raises ``StoreUnavailable``.
+
+        Its commits are durable; ``relaxed``: a crash of the database may undo them, if the options allow that.
+        """
+        pool = self._relaxed if relaxed else self._durable
         self.breaker.check()
         try:
             # A timeout costs a task, and an idle connection needs none.
@@ -369,7 +366,6 @@ class AdvisoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this node holds the lock."""
         return self.connection is not None and not self.connection.is_closed()
 
     async def acquire(self, *, wait_s: float = 0) -> bool:

@@ -236,10 +236,10 @@ async def list_databases(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _ready(home_url) as home:
         first = Listed(1, without_passwords(home_url), await home.fetchval(SQL["count_queues"]))
-        return [first, *[await _list_entry(member) for member in await members(home) if not member.removed]]
+        return [first, *[await _entry(member) for member in await members(home) if not member.removed]]
 
 
-async def _list_entry(member: Member) -> Listed:
+async def _entry(member: Member) -> Listed:
     number, url = member.place + 1, member.url
     if url is None:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")

@@ -119,7 +119,7 @@ class Coalescer:
                 except Exception:  # the command is done, and other commands wait for their replies
                     log.exception("the reply to a %s was not delivered", type(command).__name__)
         self.task = None
-        self.engine.remove_coalescer(self.key)
+        del self.engine.coalescers[self.key]  # frees the memory of an idle queue
 
     async def _run_batch(self, batch: list[Command]) -> list[Any]:
         began_s = stopwatch_s()
@@ -143,7 +143,7 @@ class Coalescer:
                 database = engine.database
                 seen = catalog.cached(name) if database.relaxes and self.hot.is_relaxed else None
                 is_relaxed = seen is not None and not seen.settings.fifo
-                async with database.relaxed() if is_relaxed else database.connection() as connection:
+                async with database.connection(relaxed=is_relaxed) as connection:
                     queue = catalog.fresh(name) or await catalog.require(connection, name)
                     if is_relaxed and queue.settings.fifo:  # the queue was replaced by a FIFO queue
                         continue
@@ -168,7 +168,7 @@ class CommandMetrics:
 
     def metrics(self) -> list[Metric]:
         """Return the counts and durations by command."""
-        durations = {name: series.copy() for name, series in sorted(self._durations.items())}
+        durations = {name: histogram.copy() for name, histogram in sorted(self._durations.items())}
         commands = dict(sorted(self._commands.items()))
         text = "Time that a batch of commands took at the database, with the wait for a connection."
         return [
@@ -190,7 +190,7 @@ class PostgresEngine(Node):
         self.is_closing = False
         self.open_lock = asyncio.Lock()
         self.command_metrics = CommandMetrics()
-        self._coalescers: dict[tuple[str, type[Command]], Coalescer] = {}
+        self.coalescers: dict[tuple[str, type[Command]], Coalescer] = {}
         for kind in STEPS:
             step = partial(run_cold, self, kind())
             pause_ms_min = BUSY_MS if kind is MoveStep else 1
@@ -221,9 +221,10 @@ class PostgresEngine(Node):
         """Sweep if this node holds the janitor's lock."""
         try:
             if await self.janitor_lock.acquire():
-                await sweep(self, self.janitor_lock.connection)
+                connection = self.janitor_lock.connection
+                await sweep(self, connection)
                 if self.place == 0 and self.catalog.shards is not None:
-                    await self.catalog.shards.sweep_places(self.janitor_lock.connection)
+                    await self.catalog.shards.sweep(connection)
         except BaseException:  # also if cancelled
             self.janitor_lock.release()
             raise
@@ -240,14 +241,10 @@ class PostgresEngine(Node):
             self.start(self._execute(command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
-        coalescer = self._coalescers.get(key)
+        coalescer = self.coalescers.get(key)
         if coalescer is None:
-            coalescer = self._coalescers[key] = Coalescer(self, key, hot)
+            coalescer = self.coalescers[key] = Coalescer(self, key, hot)
         coalescer.add(command, done)
-
-    def remove_coalescer(self, key: tuple[str, type[Command]]) -> None:
-        """Remove an idle coalescer, to free its memory."""
-        del self._coalescers[key]
 
     async def _execute(self, command: Command, done: Done) -> None:
         began_s = stopwatch_s()
@@ -274,15 +271,13 @@ class PostgresEngine(Node):
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` unless it has started; its client has disconnected."""
-        for coalescer in self._coalescers.values():
+        for coalescer in self.coalescers.values():
             coalescer.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` when ``queue`` may have a message; see ``core.commands.Engine``."""
         self.watches.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
-        """End the watch on ``queue``."""
         self.watches.unwatch(queue)
 
     # For ``store.Shards``.
@@ -324,7 +319,7 @@ class PostgresEngine(Node):
 
     def running_tasks(self) -> set[asyncio.Task[None]]:
         """Return all running tasks; pending commands belong to a running task."""
-        return {*self.tasks, *(each.task for each in self._coalescers.values() if each.task is not None)}
+        return {*self.tasks, *(each.task for each in self.coalescers.values() if each.task is not None)}
 
     async def drain(self) -> None:
         """Wait until no command is pending."""

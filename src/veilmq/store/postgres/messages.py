@@ -88,7 +88,7 @@ def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
 
 async def send(node: Node, connection: Any, queue: Queue, commands: Sequence[Send]) -> list[Any]:
     """Store the valid messages of all commands; return a list of results, or an error, for each command."""
-    results: list[Any] = [_checked_messages(command, queue) for command in commands]
+    results: list[Any] = [_checked(command, queue) for command in commands]
     new = [
         (command_results, index, command)
         for command_results, command in zip(results, commands, strict=True)
@@ -103,7 +103,7 @@ async def send(node: Node, connection: Any, queue: Queue, commands: Sequence[Sen
     return results
 
 
-def _checked_messages(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
+def _checked(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
     """Return each message to store or its error; one error if the messages are not valid together."""
     try:
         if queue.settings.fifo and command.options is None:

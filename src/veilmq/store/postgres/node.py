@@ -199,7 +199,7 @@ class InFlight:
             count = await self._estimate(connection, queue, quota, shares_delta=is_small)
             free_slots, due_ms = quota - count.in_flight - count.delta, count.due_ms
         if free_slots <= 0:
-            self._watches.found_full(queue.name)
+            self._watches.mark_full(queue.name)
             return 0, due_ms
         return min(free_slots, wanted), None
 
@@ -290,11 +290,6 @@ class FairShares(Fairness):
         for row in rows:
             self.begin_lease(row["seq"], lease_of(queue, row, row["visible_at"], row["now"]), row["now"])
 
-    def passed_over(self, rows: Iterable[Any]) -> None:
-        """Record which deprioritised groups have no messages left."""
-        for group in {row["group_key"] for row in rows if row["is_drained"]}:
-            self.mark_drained(group)
-
     def ended(self, positions: Iterable[int], now_ms: int) -> None:
         """Record deleted messages."""
         self.expire_leases(now_ms)
@@ -327,7 +322,7 @@ class FairShares(Fairness):
             self._suspect(lease.group, at_ms)
         return lease
 
-    def correct(self, found: Mapping[int, Lease], now_ms: int, *, whole: bool) -> None:
+    def merge(self, found: Mapping[int, Lease], now_ms: int, *, whole: bool) -> None:
         """Merge the messages in flight that were read, by position; ``whole``: these are all."""
         touched, self.touched = self.touched or set(), None
         self.expire_leases(now_ms)
@@ -376,7 +371,7 @@ class FairShares(Fairness):
         if rows:
             self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
         found = {row["seq"]: lease_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
-        self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _LEASES_READ_MAX)
+        self.merge(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _LEASES_READ_MAX)
         if self.suspects:
             for row in await connection.fetch(FAIR["group_states"], queue.partition, list(self.suspects), kept_ms):
                 self.record_past_send(row["group_key"], row["sent_at"])

@@ -143,7 +143,7 @@ async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str,
         return
     connection, counter, due_ms = tx.connection, tx.node.positions.take(len(messages) + 1), 0
     if queue.settings.fifo:
-        rows = await insert_fifo(connection, queue, counter, *_send_columns(queue, messages))
+        rows = await insert_fifo(connection, queue, counter, *_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):
             seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
             await connection.execute(OUTBOX["fifo_set_receives"], queue.partition, seqs, received)
@@ -157,7 +157,7 @@ async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str,
     tx.notify(queue.name, due_ms)
 
 
-def _send_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
+def _columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
     """Return the columns of a send. Forwarded and published messages are deduplicated by their id."""
     groups, ids = [each["group_id"] for each in messages], [_bytes(each["id"]) for each in messages]
     return (
@@ -203,7 +203,7 @@ class Relay(Worker):
     """Relays the messages in the outboxes of the node's database."""
 
     def __init__(self, node: Node, place: int, *, shards: Any) -> None:
-        super().__init__(step=self._relay_due, clock=node.clock, start=node.start, pause_ms_min=0)
+        super().__init__(step=self._run, clock=node.clock, start=node.start, pause_ms_min=0)
         self._place = place
         self._node = node
         self._shards = shards  # store.Shards
@@ -239,13 +239,12 @@ class Relay(Worker):
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
     def metrics(self) -> list[Metric]:
-        """Return the numbers of relayed messages and of failures."""
         return [
             counter("store_outbox_relayed", "Messages relayed to other databases.", self.relayed),
             counter("store_outbox_failures", "Times that some could not be relayed.", self.failures),
         ]
 
-    async def _relay_due(self) -> int | None:
+    async def _run(self) -> int | None:
         """Relay all due messages, to all databases concurrently; return a pause after a failure."""
         try:
             async with self._node.database.connection() as connection:
@@ -262,7 +261,7 @@ class Relay(Worker):
         """Relay all outboxes to one database; after a failure, postpone the rest and return False."""
         for number, outbox in enumerate(outboxes):
             try:
-                await self._relay(outbox)
+                await self._send(outbox)
             except _FAILED as error:
                 self.failures += 1
                 log.warning("messages for %s wait in the outbox: %s", outbox.target, error)
@@ -272,7 +271,7 @@ class Relay(Worker):
                 return False
         return True
 
-    async def _relay(self, outbox: Outbox) -> None:
+    async def _send(self, outbox: Outbox) -> None:
         done: Batch | None = None
         while (batch := await transact(self._node, partial(next_batch, outbox=outbox, done=done))) is not None:
             arrived: Arrived = await self._shards.store_batch(outbox, self._place, batch)

@@ -46,13 +46,12 @@ def locking_statement(statements: Mapping[str, str], columns: str) -> str:
 
 
 def with_lock(text: str, lock: Lock | None) -> str:
-    """Append a locking clause."""
     return text if lock is None else f"{text} FOR {lock.upper()}"
 
 
-_ALIKE = "bodies", "count", "end_receipts", "inspect", "lock_messages", "make_dead_letters", "received", "write_events"
+_SHARED = "bodies", "count", "end_receipts", "inspect", "lock_messages", "make_dead_letters", "received", "write_events"
 FIFO = {
-    **{name: fifo_variant(STANDARD[name]) for name in _ALIKE},
+    **{name: fifo_variant(STANDARD[name]) for name in _SHARED},
     **load("veilmq.store.postgres", "fifo.sql"),
 }
 for _statements in (STANDARD, FIFO):
@@ -131,7 +130,6 @@ class Catalog:
         return None if entry is None else entry[0]
 
     def forget(self, name: str) -> None:
-        """Drop the cached queue."""
         self._entries.pop(name, None)
 
     def keep_longer(self, time_ms: int) -> None:
@@ -141,7 +139,6 @@ class Catalog:
             self.clear()
 
     def clear(self) -> None:
-        """Drop all cached queues."""
         self._entries.clear()
 
 
@@ -166,12 +163,6 @@ def retention_ms(queue: Queue) -> int:
 
 class PartitionRetired(Exception):
     """The cached queue (its name is the argument) was purged or deleted; nothing was changed."""
-
-
-async def block_purge(connection: Any, queue: Queue) -> None:
-    """Block purges until the end of the transaction; raises ``PartitionRetired``."""
-    if await connection.fetchrow(STANDARD["block_purge"], queue.partition) is None:
-        raise PartitionRetired(queue.name)
 
 
 def log_variants(statements: dict[str, str]) -> dict[str, str]:

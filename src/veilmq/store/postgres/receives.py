@@ -117,7 +117,7 @@ async def _receive_admitted(node: Node, connection: Any, queue: Queue, commands:
     indices_by_key: defaultdict[_ReceiveKey, list[int]] = defaultdict(list)
     for index, command in enumerate(commands):
         if command.count:
-            indices_by_key[_receive_key(command, queue, index)].append(index)
+            indices_by_key[_key(command, queue, index)].append(index)
     for key, indices in indices_by_key.items():
         shares = [commands[index].count for index in indices]
         count = min(free_slots, sum(shares))
@@ -184,7 +184,7 @@ def _message(node: Node, queue: Queue, row: Any) -> ReceivedMessage:
     )
 
 
-def _receive_key(command: Receive, queue: Queue, index: int) -> _ReceiveKey:
+def _key(command: Receive, queue: Queue, index: int) -> _ReceiveKey:
     has_rules = command.timeout_s is None and bool(queue.settings.visibility_rules)
     timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
     bound_s, requested_ms = command.lease_s_max, command.requested_at_ms
@@ -260,7 +260,7 @@ class _SharedReceive:
             if not (settings.receives_max or self.connection.is_in_transaction()):
                 return await self._lease_fifo()
             async with self.connection.transaction():
-                return await (self._lease_fifo() if settings.fifo else self._lease_living())
+                return await (self._lease_fifo() if settings.fifo else self._lease_or_dead_letter())
 
         return await self.node.retry_collisions(lease)
 
@@ -279,7 +279,7 @@ class _SharedReceive:
             self.woken[target.name] = rows[0]["now"]
         return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
 
-    async def _lease_living(self) -> list[Any]:
+    async def _lease_or_dead_letter(self) -> list[Any]:
         """Lease messages of a standard queue, and move dead letters in the same transaction."""
         queue, receives_max = self.queue, self.queue.settings.receives_max
         target = None
@@ -289,9 +289,9 @@ class _SharedReceive:
                 return await self._lease_standard(self.count)
         letters_left, bytes_left = limits.DEAD_LETTERS_PER_RECEIVE, limits.DEAD_LETTER_BYTES_PER_RECEIVE
         taken: list[Any] = []
-        claims = 0
+        statements = 0
         while (left := self.count - len(taken)) > 0 and letters_left > 0 and bytes_left > 0:
-            rows = living = await self._lease_standard(left, receives_max, [row["seq"] for row in taken] or None)
+            rows = alive = await self._lease_standard(left, receives_max, [row["seq"] for row in taken] or None)
             dead = [row for row in rows if row["receive_count"] > receives_max]
             if dead and target is None:
                 target = await target_of(self.node, self.connection, queue)
@@ -300,18 +300,18 @@ class _SharedReceive:
                 letters_left -= len(dead)
                 bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
                 self.woken[target.name] = dead[0]["now"]
-                living = [row for row in rows if row["receive_count"] <= receives_max]
+                alive = [row for row in rows if row["receive_count"] <= receives_max]
             elif dead and queue.logs:  # their events are written already
                 raise PartitionRetired(queue.name)
-            taken += living
-            claims += bool(living)
+            taken += alive
+            statements += bool(alive)
             if len(rows) < left:
                 break
-        if claims > 1 and queue.logs:
-            await self._renumber_logs(taken)
+        if statements > 1 and queue.logs:
+            await self._renumber(taken)
         return taken
 
-    async def _renumber_logs(self, rows: Sequence[Any]) -> None:
+    async def _renumber(self, rows: Sequence[Any]) -> None:
         """Rewrite the index in its share of each logged message, because several statements leased them."""
         logs = []
         for index, (first, end) in zip(range(len(rows)), zip(*_share_bounds(self.shares), strict=True), strict=False):
@@ -335,7 +335,8 @@ class _SharedReceive:
         if shares is not None:
             noisy = await shares.find_noisy(self.connection, queue)
             rows: list[Any] = await fetch((_FAIR_LOGGED if log_args else FAIR)["receive"], *first, noisy, *rest)
-            shares.passed_over(rows)
+            for group in {row["group_key"] for row in rows if row["is_drained"]}:
+                shares.mark_drained(group)
             return sorted(rows, key=itemgetter("place"))
         statement, low_water = sql(queue)["receive"], node.low_water[queue.partition]
         rows = await fetch(statement, *first, low_water.begin(), *rest)

@@ -276,7 +276,7 @@ class Shards(Store):
                     return
         raise StoreUnavailable
 
-    async def sweep_places(self, home: Any) -> None:
+    async def sweep(self, home: Any) -> None:
         """Delete the places of deleted queues; ``home`` is the connection of the home's janitor."""
         for engine in list(self.shards.values()):
             after = ""
@@ -470,12 +470,12 @@ class Shards(Store):
             return self._home.metrics()
         merged: dict[str, Metric] = {}
         for engine in self._open_engines():
-            for figure in (*engine.metrics(), *engine.catalog.outbox.metrics()):
-                samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
-                for value, sample in figure.samples.items():
-                    key = value if figure.label else str(engine.place + 1)
+            for metric in (*engine.metrics(), *engine.catalog.outbox.metrics()):
+                samples: dict[str, Any] = dict(merged[metric.name].samples) if metric.name in merged else {}
+                for value, sample in metric.samples.items():
+                    key = value if metric.label else str(engine.place + 1)
                     samples[key] = samples[key] + sample if key in samples else sample
-                merged[figure.name] = figure._replace(samples=samples, label=figure.label or "database")
+                merged[metric.name] = metric._replace(samples=samples, label=metric.label or "database")
         return list(merged.values())
 
     async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:

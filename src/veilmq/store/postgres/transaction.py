@@ -27,9 +27,7 @@ from veilmq.store import claims
 from veilmq.store.claims import Backlog, BindRequest, BindResult, BoundClaim
 from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.named_queries import load
-from veilmq.store.postgres import queues
-from veilmq.store.postgres.background import SQL as SWEEPS
-from veilmq.store.postgres.background import settle_groups, sweep_all, sweep_queue
+from veilmq.store.postgres import background, queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import LANE, Node
@@ -128,18 +126,18 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             self.after.append(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
-        """Apply a new delay or a shorter retention, which may unblock groups, to the first ones; the janitor continues."""
+        """Apply a new delay or a shorter retention (which unblocks groups) to some; the janitor does the rest."""
         connection, is_longer = self.connection, settings.retention_s > queue.settings.retention_s
         if is_longer and settings.fifo:  # expired messages must stay expired: they are deleted now
-            await sweep_queue(self.node, connection, queue)
+            await background.sweep_queue(self.node, connection, queue)
         elif is_longer:
             await self.run("end_what_has_ended", queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
-            await settle_groups(connection, queue)
+            await background.settle_groups(connection, queue)
         if settings.fifo and settings.retention_s < queue.settings.retention_s:
             args = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
-            await connection.execute(SWEEPS["sweep_fifo"], *args, *queues.event_log_args(queue))
+            await connection.execute(background.SQL["sweep_fifo"], *args, *queues.event_log_args(queue))
         self.invalidate(queue)
 
     def invalidate(self, queue: Queue) -> None:
@@ -257,7 +255,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def bind(self, queue: Queue, claim: BoundClaim, request: BindRequest) -> BindResult:
         """Bind a slice; an error of ``COLLISIONS`` repeats the transaction."""
-        await queues.block_purge(self.connection, queue)
+        if await self.connection.fetchrow(STANDARD["block_purge"], queue.partition) is None:
+            raise PartitionRetired(queue.name)
         count = min(request.messages, self.node.options.claim_slice_rows)
         if request.bytes is not None:
             rows_max = _SLICES_MAX * (request.bytes // limits.STORED_BYTES_MAX)
@@ -403,7 +402,7 @@ def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
 async def sweep(node: Node, connection: Any) -> None:
     """Run the janitor's work on its connection."""
     await delete_cooldowns(PostgresTransaction(connection, node))
-    await sweep_all(node, connection)
+    await background.sweep(node, connection)
 
 
 async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T]], *, snapshot: bool = False) -> T:

@@ -89,7 +89,7 @@ class Watches:
         self._clock = clock
         self._catalog = catalog
         self._wakes: dict[str, Wake] = {}
-        self._poller = Worker(step=self._poll_waiters, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
+        self._poller = Worker(step=self._poll, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
         self._maintainer = Worker(step=self._maintain, clock=clock, start=start, poll_ms_max=REFRESH_MS)
         self._retries = Breaker(clock=clock)
         self._connection: asyncpg.Connection[Any] | None = None
@@ -103,7 +103,6 @@ class Watches:
         self._received = 0
 
     def metrics(self) -> list[Metric]:
-        """Return the numbers of notifications, and whether they arrive."""
         return [
             gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", self.receives),
             counter("store_notifications_sent", "Notifications sent to other servers.", self._sent),
@@ -137,7 +136,6 @@ class Watches:
         self._poller.schedule(FIRST_POLL_MS)
 
     def unwatch(self, queue: str) -> None:
-        """End the watch on ``queue``."""
         self._wakes.pop(queue, None)
 
     def wake(self, queue: str, due_ms: int, *, here_ms: int | None = None) -> None:
@@ -177,7 +175,7 @@ class Watches:
         self.wake_here(queue, self._clock.now_ms())
         self._queue_notification("changed", queue)
 
-    def found_full(self, queue: str) -> None:
+    def mark_full(self, queue: str) -> None:
         """Wake the waiters when any node frees an in-flight slot of ``queue``."""
         self._full.add(queue)
         if queue in self._wakes:
@@ -195,37 +193,36 @@ class Watches:
     def _interval_ms(self) -> int:
         return self._poll_ms if self.receives else self._poll_ms // _POLL_FACTOR_WITHOUT_NOTIFICATIONS
 
-    async def _poll_waiters(self) -> int | None:
-        """Poll the queues of all waiters; return the ms until the next poll."""
+    async def _poll(self) -> int | None:
+        """Wake the waiters of queues with messages; return the ms until the next poll.
+
+        Uses expired cache entries, because the rows show retired partitions.
+        """
         if not self._wakes:
             return None
+        queues_by_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
         try:
-            await self._poll(list(self._wakes))
+            async with self._database.connection() as connection:
+                for name in list(self._wakes):
+                    queue = self._catalog.cached(name) or await self._catalog.look_up(connection, name)
+                    if queue is None:
+                        self.wake_here(name, 0)
+                    else:
+                        queues_by_kind[queue.settings.fifo].append(queue)
+                for is_fifo, queues in queues_by_kind.items():
+                    sent_ms = self._clock.machine.now_ms()
+                    rows = await next_visible_rows(connection, queues, fifo=is_fifo)
+                    self._clock.synchronize(rows[0]["now"], sent_ms=sent_ms)
+                    for row in rows:
+                        name = queues[row["place"] - 1].name
+                        if not row["is_used"]:  # the queue was purged or deleted
+                            self._catalog.forget(name)
+                            self.wake_here(name, row["now"])
+                        elif row["visible_at"] is not None:
+                            self.wake_here(name, max(row["now"], row["visible_at"]))
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
             log.debug("the check of waiting receives failed, and is repeated", exc_info=True)
         return self._interval_ms
-
-    async def _poll(self, names: list[str]) -> None:
-        """Wake the waiters of queues with messages; uses expired cache entries, as the rows show retired partitions."""
-        queues_by_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
-        async with self._database.connection() as connection:
-            for name in names:
-                queue = self._catalog.cached(name) or await self._catalog.look_up(connection, name)
-                if queue is None:
-                    self.wake_here(name, 0)
-                else:
-                    queues_by_kind[queue.settings.fifo].append(queue)
-            for is_fifo, queues in queues_by_kind.items():
-                sent_ms = self._clock.machine.now_ms()
-                rows = await next_visible_rows(connection, queues, fifo=is_fifo)
-                self._clock.synchronize(rows[0]["now"], sent_ms=sent_ms)
-                for row in rows:
-                    name = queues[row["place"] - 1].name
-                    if not row["is_used"]:  # the queue was purged or deleted
-                        self._catalog.forget(name)
-                        self.wake_here(name, row["now"])
-                    elif row["visible_at"] is not None:
-                        self.wake_here(name, max(row["now"], row["visible_at"]))
 
     # The connection.
 

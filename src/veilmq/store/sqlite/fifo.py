@@ -243,7 +243,6 @@ _decode = msgspec.msgpack.Decoder(list[AttemptedMessage]).decode
 
 
 def store_attempt(session: Session, key: bytes, taken: list[AttemptedMessage], attempted_at_ms: int) -> None:
-    """Store the messages of a receive attempt."""
     session.run("put_attempt", key, _encode(taken), attempted_at_ms)
 
 

@@ -264,7 +264,6 @@ class GroupNumbers:
         self.clear()
 
     def clear(self) -> None:
-        """Drop the cache."""
         self._numbers: dict[tuple[int, str], int] = {}
 
     def number(self, partition: int, name: str, seq: int) -> int:

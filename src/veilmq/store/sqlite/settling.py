@@ -56,7 +56,7 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, SettleCommand]
     freed: set[int] = set()  # groups of a FIFO queue whose cursors need an update
     if tried:
         rest += _delete_as_received(session, queue, tried, freed)
-    due = _apply_in_order(session, queue, rest, freed) if rest else []
+    due = _apply(session, queue, rest, freed) if rest else []
     if freed:
         fifo.update_cursors(session, queue, freed)
         fifo.notify(session, queue, len(items))
@@ -104,12 +104,12 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
         if unknown:
             group_of.update(session.executemany(SQL["group_of_message"], unknown))
 
-    def bindings() -> Iterator[Row]:
+    def values() -> Iterator[Row]:
         for _, _, (_, seq, generation, epoch, visible_at_ms), _ in tried:
             yield partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch
             hits.append(changes())  # of the statement that has just run with these values
 
-    session.executemany(SQL[f"{KIND[fifo]}_delete_as_received"], bindings())
+    session.executemany(SQL[f"{KIND[fifo]}_delete_as_received"], values())
     now_ms, others = session.now_ms, []
     deleted: list[Row] = []
     for each, hit in zip(tried, hits, strict=True):
@@ -145,7 +145,7 @@ def _count_deleted(session: Session, queue: Queue, deleted: list[Row]) -> None:
         queue.notify_freed(session.now_ms)
 
 
-def _apply_in_order(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
+def _apply(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
     """Apply commands to the rows of their messages in order, and write the changes; return the new deadlines."""
     if queue.has_groups:
         fair.accounts_of(session, queue)  # counts the messages in flight before these end
@@ -155,7 +155,7 @@ def _apply_in_order(session: Session, queue: Queue, items: list[_Item], freed: s
     due: list[int] = []
     for result, at, receipt, command in items:
         row = rows.get(receipt[1])
-        state, acts = (_GONE, False) if row is None else _check_receipt(session, queue, receipt, command, row)
+        state, acts = (_GONE, False) if row is None else _state(session, queue, receipt, command, row)
         if isinstance(command, commands.Delete):
             session.events.deleted(queue, receipt, row, acts=acts)
             result[at] = state
@@ -197,9 +197,10 @@ def _write(session: Session, queue: Queue, changed: Collection[list[Any]], delet
             fair.ended(session, queue, [(row[0], row[7], row[6]) for row in deleted])
 
 
-def _check_receipt(
+def _state(
     session: Session, queue: Queue, receipt: Receipt, command: SettleCommand, row: list[Any]
 ) -> tuple[ReceiptState, bool]:
+    """Return the state of a receipt, and whether it acts."""
     _, visible_at_ms, _, generation, epoch = row[:5]
     current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
     state = receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=session.now_ms)
@@ -274,7 +275,7 @@ def advance_time(session: Session, queue: Queue) -> None:
             following = ends_after(session, queue, now_ms, 1)
             queue.hidden_until_ms = min([each[0] for ends in following for each in ends], default=NEVER_MS)
         queue.counted_at_ms = now_ms
-    if now_ms >= queue.expires_at_ms and (rows := _delete_expired(session, queue)):
+    if now_ms >= queue.expires_at_ms and (rows := _expire(session, queue)):
         update_groups(session, queue, [row[:3] for row in rows])
         notify_freed(session, queue)
 
@@ -329,7 +330,7 @@ def _first_seq(session: Session, queue: Queue) -> int | None:
     return min([row[0] for row in found if row is not None], default=None)
 
 
-def _delete_expired(session: Session, queue: Queue) -> list[Row]:
+def _expire(session: Session, queue: Queue) -> list[Row]:
     lanes, now_ms = None if queue.fifo else queue.lanes, session.now_ms
     rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), _DELETED_AT_ONCE, queue.log)
     for *_, visible_at_ms, receive_count in rows:

@@ -96,7 +96,6 @@ class DeadLetterSink:
 
     @property
     def is_full(self) -> bool:
-        """Return whether this receive may move no more."""
         return len(self._dead) >= limits.DEAD_LETTERS_PER_RECEIVE or self._bytes_left <= 0
 
     def accept(self, row: Row) -> bool:

@@ -159,7 +159,7 @@ class SqliteStore(Store):
             self._resources = resources.pop_all()
         steps: tuple[type[Command], ...] = (Sweep, *STEPS)
         for step in steps:
-            scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
+            scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._step, step()), clock=clock)
             scheduler.schedule()
         self._doubt_check = Scheduler(step=self._settle_clock, clock=clock)
         if clock.doubt is not None:
@@ -216,7 +216,7 @@ class SqliteStore(Store):
         for each in self._session.schedulers.values():
             each.stop()
 
-    def _do_slice(self, step: Command, done: Done) -> None:
+    def _step(self, step: Command, done: Done) -> None:
         """Run a slice. Its pause counts from the start of its batch; ``done`` is called once the batch is durable."""
         begun_ms, now_ms = self.clock.now_ms(), self.clock.now_ms
         self.submit(step, lambda due: done(max(0, begun_ms + due - now_ms()) if isinstance(due, int) else due))

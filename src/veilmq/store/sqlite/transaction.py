@@ -251,7 +251,7 @@ def _first(rows: Iterable[Any], floor: int, count: int, scanned_max: int) -> lis
     return list(islice((row[:2] for row in islice(rows, scanned_max) if row[0] >= floor), count))
 
 
-def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any], object]:
+def handler(cold: Cold, *, changes: bool) -> Callable[[Session, Any], object]:
     """Return a handler that runs a cold command; an error rolls it back if it ``changes`` something."""
 
     def handle(session: Session, command: Any) -> object:
@@ -283,7 +283,7 @@ def sweep(session: Session, command: Sweep) -> int:
     now_ms, left = session.now_ms, _ROWS_PER_SWEEP
     session.database.recheck_space()
     while left > 0 and (retired := session.row("retired_parts", 1)) is not None:
-        left -= _PARTITION_ROWS + _sweep_partition(session, retired, left)
+        left -= _PARTITION_ROWS + _sweep(session, retired, left)
     inspected = session.rows("queues_after", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
     for number, name, *_ in inspected:
         queue = session.queue(name)
@@ -314,7 +314,7 @@ def sweep(session: Session, command: Sweep) -> int:
     return _PAUSE_MS if more or session.row("retired_parts", 1) is not None else _SWEEP_MS
 
 
-def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
+def _sweep(session: Session, retired: Row, rows_max: int) -> int:
     """Delete a slice of a retired partition, finally the partition's row; return the number of rows."""
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
@@ -334,5 +334,5 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
 # The handlers of all commands that are not hot.
 HANDLERS: dict[type[Command], Callable[[Session, Any], object]] = {
     Sweep: sweep,
-    **{kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()},
+    **{kind: handler(cold, changes=kind not in READS) for kind, cold in COLD.items()},
 }

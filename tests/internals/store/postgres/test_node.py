@@ -196,7 +196,7 @@ def test_complete_refresh_ends_missing_leases(whole: bool, noisy: list[int]) -> 
     seen = shares(40)
     assert seen.noisy(0) == [BUSY]
     seen.mark_drained(BUSY)
-    seen.correct(leases(0, 29), 0, whole=whole)
+    seen.merge(leases(0, 29), 0, whole=whole)
     assert seen.noisy(0) == noisy
 
 
@@ -207,7 +207,7 @@ def test_delete_during_a_refresh_wins() -> None:
     seen.touched = set()
     for position in range(11):
         seen.end_lease(position, 0)
-    seen.correct(leases(0, 40), 0, whole=True)
+    seen.merge(leases(0, 40), 0, whole=True)
     assert seen.noisy(0) == []
 
 
@@ -216,13 +216,13 @@ def test_delivery_during_a_refresh_stays_in_flight() -> None:
     seen.touched = set()
     for position, lease in leases(20, 40).items():
         seen.begin_lease(position, lease, 0)
-    seen.correct(leases(0, 20), 0, whole=True)
+    seen.merge(leases(0, 20), 0, whole=True)
     assert seen.noisy(0) == [BUSY]
 
 
 def test_message_received_again_by_another_node_has_a_new_lease() -> None:
     seen = shares(1)
-    seen.correct(leases(0, 1, since_ms=5_000), 5_000, whole=True)
+    seen.merge(leases(0, 1, since_ms=5_000), 5_000, whole=True)
     assert seen.noisy(5_000) == [BUSY]
 
 

@@ -118,7 +118,7 @@ def test_list_can_add_a_database_at_the_end(shard_urls: list[str]) -> None:
 
 async def sweep_places(store: Shards) -> None:
     async with store.shards[0].database.connection() as home:
-        await store.sweep_places(home)
+        await store.sweep(home)
 
 
 def test_new_queue_goes_to_the_database_with_the_fewest(host: ShardsHost) -> None:

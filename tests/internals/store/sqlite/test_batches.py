@@ -18,7 +18,7 @@ from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscript
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.transaction import HANDLERS, driven
+from veilmq.store.sqlite.transaction import HANDLERS, handler
 from veilmq.store.transaction import Transaction
 
 TOPIC = "000000000000/news"
@@ -251,7 +251,7 @@ def test_an_error_rolls_back_what_its_command_wrote(host: Host, monkeypatch: pyt
         await write(tx)
         raise MessageTooLong(1)
 
-    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
+    monkeypatch.setitem(HANDLERS, Change, handler(change, changes=True))  # type: ignore[misc]
     for name in ("000000000000/a", "000000000000/b.fifo"):
         host.create(name, fifo=name.endswith("fifo"))
     send = Send(queue=QUEUE, messages=(message("before"),))
@@ -270,7 +270,7 @@ def test_a_cold_command_that_suspends_is_an_internal_error(host: Host, monkeypat
         await tx.run("put_setting", "name", b"value")
         await asyncio.sleep(0)
 
-    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
+    monkeypatch.setitem(HANDLERS, Change, handler(change, changes=True))  # type: ignore[misc]
     with pytest.raises(VeilmqError) as raised:
         host.do(Change())
     assert type(raised.value) is InternalError

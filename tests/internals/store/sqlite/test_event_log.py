@@ -15,7 +15,7 @@ from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.store import events
 from veilmq.store.events import LOG_CLOSED, log_begun, log_extended, log_is_open, log_placed, read_log
 from veilmq.store.sqlite import event_log, settling
-from veilmq.store.sqlite.transaction import HANDLERS, driven
+from veilmq.store.sqlite.transaction import HANDLERS, handler
 from veilmq.store.transaction import Transaction
 
 
@@ -56,7 +56,7 @@ def test_a_late_delete_by_an_earlier_receipt_does_not_end_the_receipt_that_reten
     """The message is expired, and not deleted yet."""
     host.set_queue(retention_s=60)
     host.stop()
-    monkeypatch.setattr(settling, "_delete_expired", lambda *_: [])
+    monkeypatch.setattr(settling, "_expire", lambda *_: [])
     host.send("a")
     first = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -246,7 +246,7 @@ def test_an_error_of_a_cold_command_keeps_earlier_events(host: Host, monkeypatch
     async def fail(tx: Transaction, command: Fail) -> None:
         raise StoreFull
 
-    monkeypatch.setitem(HANDLERS, Fail, driven(fail, changes=True))  # type: ignore[misc]
+    monkeypatch.setitem(HANDLERS, Fail, handler(fail, changes=True))  # type: ignore[misc]
     host.send("a", "b")
     first, second = (Delete(queue=QUEUE, receipts=(each.receipt,)) for each in host.receive(2))
     _, error, counts, _ = host.do_together(first, Fail(), CountEvents(), second)

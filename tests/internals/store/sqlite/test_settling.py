@@ -17,7 +17,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.store.cold import Sweep
 from veilmq.store.moves import MoveStep
 from veilmq.store.sqlite import fifo, settling, standard
-from veilmq.store.sqlite.transaction import HANDLERS, driven
+from veilmq.store.sqlite.transaction import HANDLERS, handler
 from veilmq.store.transaction import Transaction
 
 # tables with rows for messages
@@ -278,7 +278,7 @@ def test_any_of_the_selected_messages_can_move(dying: Host, monkeypatch: pytest.
         assert [each.size_bytes for each in chosen] == [1] * 8
         return await tx.move(source, target, [each for each in chosen if each.row[6] in "bcfg"])
 
-    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
+    monkeypatch.setitem(HANDLERS, Change, handler(change, changes=True))  # type: ignore[misc]
     dying.send("a", "b", "c", "d")
     dying.send("e")
     dying.send("f", "g", "h")
@@ -373,7 +373,7 @@ def test_a_pause_counts_from_the_batch_of_the_last_slice(dying: Host, monkeypatc
     def submit_slices() -> None:
         monkeypatch.setattr(dying.engine, "submit", lambda step, done: callbacks.append(done))
         for _ in range(4):
-            dying.engine._do_slice(MoveStep(), due.append)
+            dying.engine._step(MoveStep(), due.append)
         monkeypatch.undo()
 
     dying.in_loop(submit_slices)
