@@ -264,7 +264,7 @@ async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions
         await engine.database.open()
         async with engine.database.connection() as connection:
             names = "receipt_key", "token_key"
-            keys = [await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES)) for name in names]
+            keys = [await connection.fetchval(SQL["insert_setting"], name, urandom(KEY_BYTES)) for name in names]
     except BaseException:
         await engine.database.close()
         raise

@@ -334,8 +334,8 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     else:
         if source.last in source.claims:
             await _complete(tx, source.claims[source.last])
-        terms = queue.origin, queue.partition, source.name, number, source.now_ms
-        (bound,) = map(BoundClaim._make, await tx.rows("insert_claim", *terms))
+        args = queue.origin, queue.partition, source.name, number, source.now_ms
+        (bound,) = map(BoundClaim._make, await tx.rows("insert_claim", *args))
     more = False
     if bound.state == _BINDING:
         capacity = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))

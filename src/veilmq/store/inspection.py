@@ -117,7 +117,7 @@ def _view(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
     is_received = each.receive_count > 0 and not each.is_claimed
     receipt = None
     if with_receipt and is_received and state is MessageState.IN_FLIGHT:
-        receipt = tx.book.issue(*each.receipt(queue))
+        receipt = tx.codec.issue(*each.receipt(queue))
     # A message is or was hidden if it was received or delayed; a dead letter arrives visible.
     arrived_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.read_at_ms
     was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > arrived_at_ms)

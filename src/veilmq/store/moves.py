@@ -71,9 +71,9 @@ async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
         if target_settings is None:
             raise errors.QueueNotFound(command.destination)
         check_destination(source.name, source.settings, command.destination, target_settings, verb="moved")
-    terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
+    args = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
     visible = (await tx.counts(source)).visible
-    row = await tx.row("insert_move", *terms, visible, await tx.now(), command.starter)
+    row = await tx.row("insert_move", *args, visible, await tx.now(), command.starter)
     if row is None:
         raise errors.MoveTaskRunning(source.name)
     await tx.run("delete_older_moves", source.number, MOVE_TASKS_KEPT)
@@ -195,7 +195,7 @@ async def _forwardable(
     for index, entry in enumerate(command.entries):
         results[index] = errors.ReceiptInvalid()
         with suppress(errors.ReceiptInvalid):
-            receipt = tx.book.read(entry.receipt)
+            receipt = tx.codec.read(entry.receipt)
             if receipt.queue == intake.number:
                 receipts[index] = receipt
     leased = await tx.find_leased(intake, sorted({receipt.position for receipt in receipts.values()}))

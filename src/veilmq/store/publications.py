@@ -89,8 +89,8 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
     writer = await _find(tx, *key, "share") or await _add_writer(tx, *key, "share")
     if writer.has_published(command.batch):
         return Staged(messages=0, again=True)
-    terms = writer.number, command.batch, command.attempt, command.part
-    ((number, staged, is_staged),) = await tx.rows("put_stage", *terms)
+    args = writer.number, command.batch, command.attempt, command.part
+    ((number, staged, is_staged),) = await tx.rows("put_stage", *args)
     if is_staged:
         return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
@@ -112,8 +112,8 @@ async def publish(tx: Transaction, command: Publish) -> Published:
         stages = _published_stages(await tx.rows("stages_of", writer.number, command.batch), command)
         messages = sum(dict(command.attempts).values())
         await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
-        terms = _text(stages), command.messages_per_s_max
-        await _add_publication(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
+        published = _text(stages), command.messages_per_s_max
+        await _add_publication(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, published)
     is_locked = False  # by another transaction
     first = await _first_pending(tx, writer) if len(stages) <= _STAGES_WITH_SLICE else None
     if first is not None and first.is_due(now_ms):
@@ -216,10 +216,10 @@ async def delete_writers(tx: Transaction, queue: QueueRow) -> None:
 
 
 async def _add_publication(
-    tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int, terms: Row = (_NO_STAGES, None)
+    tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int, stages: Row = (_NO_STAGES, None)
 ) -> None:
-    """Publish the stages of ``terms`` (a text, and messages per second); discard all others of these batches."""
-    number = await tx.value("insert_publication", origin, writer, batches[1], *terms, now_ms)
+    """Publish the ``stages`` (a text, and messages per second); discard all others of these batches."""
+    number = await tx.value("insert_publication", origin, writer, batches[1], *stages, now_ms)
     if await tx.rows("assign_stages", number, writer, *batches):
         tx.schedule(PublicationStep)
     else:

@@ -166,7 +166,7 @@ class Transaction(Protocol):
     """An open transaction of a store."""
 
     ids: IdSource
-    book: ReceiptCodec
+    codec: ReceiptCodec
     options: Options
 
     # Rows.

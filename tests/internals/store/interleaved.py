@@ -32,7 +32,7 @@ from veilmq.testing import VirtualClock
 ACCOUNT = "a"
 JOBS, OTHER, DEAD, NEW, GONE = (f"{ACCOUNT}/{name}" for name in ("jobs", "other", "dead", "new", "gone"))
 TOPIC = f"{ACCOUNT}/news"
-_BOOK = ReceiptCodec(keys=[bytes(32)])
+_CODEC = ReceiptCodec(keys=[bytes(32)])
 _SLICES = 100  # more than background work ever needs
 _AT_ONCE_MS = 5  # a pause between slices
 # Fields that differ between runs.
@@ -75,7 +75,7 @@ class Node(PostgresEngine):
     def __init__(self, connection: Any, *, options: PostgresOptions, clock: VirtualClock) -> None:
         database = cast(Any, SingleConnectionDatabase(connection))
         super().__init__(database, options=options, clock=clock)
-        self.book = _BOOK
+        self.codec = _CODEC
         for step in STEPS:
             self.workers[step] = cast(Any, SimpleNamespace(schedule=lambda: None))
 

@@ -111,7 +111,7 @@ async def _complete_identity(connection: Any, new: Identity) -> Identity:
     """Store the missing parts of the identity; return the complete one."""
     values = {"store": new.store, "store_place": b"%d" % new.place}
     values |= {"receipt_key": new.receipt_key, "token_key": new.token_key}
-    store, place, *keys = [await connection.fetchval(SQL["kept_key"], *each) for each in values.items()]
+    store, place, *keys = [await connection.fetchval(SQL["insert_setting"], *each) for each in values.items()]
     return Identity(store, int(place), *keys)
 
 

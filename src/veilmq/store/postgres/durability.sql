@@ -5,7 +5,7 @@
 SELECT set_config('synchronous_commit', CASE WHEN level IN ('off', 'local') THEN 'on' ELSE level END, false)
 FROM current_setting('synchronous_commit') AS level
 
--- name: promise
+-- name: commit_durability
 -- The durability of the connection; reset_val is the operator's setting, without be_durable.
 SELECT setting AS waits, reset_val AS set_to, current_setting('synchronous_standby_names') AS standbys,
     current_setting('fsync')::boolean AS fsync, current_setting('full_page_writes')::boolean AS full_page_writes

@@ -137,7 +137,7 @@ async def _store(node: Node, connection: Any, queue: Queue, sends: list[tuple[Ne
 def _sent(node: Node, queue: Queue, command: Send, row: Any) -> SentMessage:
     sequence, receipt = row["seq"] if queue.settings.fifo else None, None
     if command.options is not None and command.options.receipts and row["visible_at"] != row["sent_at"]:
-        receipt = node.book.issue(queue.number, row["seq"], 0, 0, row["visible_at"])
+        receipt = node.codec.issue(queue.number, row["seq"], 0, 0, row["visible_at"])
     return SentMessage(id=row["id"], sequence=sequence, receipt=receipt)
 
 
@@ -204,7 +204,7 @@ def _read(node: Node, queue: Queue, commands: Sequence[Any], results: list[list[
         results.append(command_results)
         for index, (text, timeout_s) in enumerate(named):
             try:
-                receipt = node.book.read(text)
+                receipt = node.codec.read(text)
                 if receipt.queue != queue.number:
                     raise ReceiptInvalid
                 yield _ReceiptRequest(command_results, index, receipt, command, timeout_s)
@@ -261,7 +261,7 @@ def _changed(
         node.watches.wake(queue.name, until_ms)
     renewed, at = None, request.receipt
     if request.command.renew_receipt:
-        renewed = node.book.issue(queue.number, at.position, at.generation, row["epoch"], until_ms)
+        renewed = node.codec.issue(queue.number, at.position, at.generation, row["epoch"], until_ms)
     hidden_for_ms = request.timeout_s * SECOND_MS
     return LeaseChange(state=state, visible_at_ms=until_ms, hidden_for_ms=hidden_for_ms, receipt=renewed)
 

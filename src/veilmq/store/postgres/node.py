@@ -397,7 +397,7 @@ class Node:
         self.database = database
         self.options = options
         self.clock = clock
-        self.book = ReceiptCodec(keys=[])
+        self.codec = ReceiptCodec(keys=[])
         self.ids = IdSource()
         self.tasks: set[asyncio.Task[None]] = set()
         self.catalog = Catalog(options)

@@ -6,7 +6,7 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin,
     (SELECT 100 < ANY(priorities) FROM mq.part WHERE part.qp = queue.qp)
 FROM mq.queue WHERE name = $1
 
--- name: end_what_has_ended
+-- name: keep_expired
 -- Keep messages expired that the retention ($2, in ms) has ended, even if the next retention is longer.
 UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
 WHERE qp = $1
@@ -15,7 +15,8 @@ WHERE qp = $1
 SELECT name FROM mq.queue
 WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND name > $2 ORDER BY name LIMIT $3
 
--- name: kept_key
+-- name: insert_setting
+-- Insert a setting unless it exists; return its value.
 INSERT INTO mq.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING value
 
 -- name: now

@@ -171,7 +171,7 @@ def _message(node: Node, queue: Queue, row: Any) -> ReceivedMessage:
     is_fifo = queue.settings.fifo
     return ReceivedMessage(
         id=row["id"],
-        receipt=node.book.issue(queue.number, row["seq"], row["generation"], row["epoch"], issued_ms),
+        receipt=node.codec.issue(queue.number, row["seq"], row["generation"], row["epoch"], issued_ms),
         body=row["body"],
         properties=properties_of(queue, row),
         sent_at_ms=row["sent_at"],

@@ -182,7 +182,7 @@ class CommitDurability:
     @classmethod
     async def of(cls, connection: Any, mode: Durability) -> Self:
         """Read it from the server of ``connection``, a durable one."""
-        return cls(mode=mode, **await connection.fetchrow(SQL["promise"]))
+        return cls(mode=mode, **await connection.fetchrow(SQL["commit_durability"]))
 
     def __str__(self) -> str:
         where = f"here and on standbys ({self.standbys})" if self.standbys else "here, without waiting for a standby"

@@ -56,7 +56,7 @@ WITH member AS (SELECT place FROM mq.database WHERE place = $2 AND NOT removed F
 INSERT INTO mq.shard_of (name, place) SELECT $1::text, coalesce((TABLE here), (TABLE member), 0)
 ON CONFLICT (name) DO NOTHING
 
--- name: hold_place
+-- name: lock_place
 -- Home: the place of a queue, locked until the end of the transaction.
 SELECT place FROM mq.shard_of WHERE name = $1 FOR SHARE
 
@@ -68,7 +68,7 @@ INSERT INTO mq.shard_of (name, place) SELECT name, 0 FROM mq.queue ON CONFLICT (
 -- Home: the next $3 names behind $2 of the queues at the place $1.
 SELECT name FROM mq.shard_of WHERE place = $1 AND name > $2 ORDER BY name LIMIT $3
 
--- name: take_places
+-- name: lock_places
 -- Home: lock those of the names $1 at the place $2, without queues that are being created.
 SELECT name FROM mq.shard_of WHERE name = ANY($1::text[]) AND place = $2 FOR UPDATE SKIP LOCKED
 

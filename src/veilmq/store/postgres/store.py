@@ -284,7 +284,7 @@ class Shards(Store):
                 (after,) = rows[-1]
                 if unused := await self._unused(engine, rows):
                     async with home.transaction():  # check again while the queues cannot be created
-                        held = await home.fetch(SHARDS["take_places"], unused, engine.place)
+                        held = await home.fetch(SHARDS["lock_places"], unused, engine.place)
                         dropped = await self._unused(engine, held)
                         await home.execute(SHARDS["drop_places_of"], dropped)
 
@@ -379,7 +379,7 @@ class Shards(Store):
         async with self._create_lock:
             for _ in range(_TRIES_MAX):
                 async with self._engine_at(0).database.connection() as connection, connection.transaction():
-                    place = await connection.fetchval(SHARDS["hold_place"], command.queue)
+                    place = await connection.fetchval(SHARDS["lock_place"], command.queue)
                     if place is not None:  # locked while the queue is created
                         await self._require_place(place)
                         view: QueueView = await execute(self.shards[place], command)
@@ -483,7 +483,9 @@ class Shards(Store):
         try:
             async with self._engine_at(0).database.connection() as connection:
                 kept = await connection.fetchval(SQL["setting"], name)
-                content: bytes = await connection.fetchval(SQL["kept_key"], name, create()) if kept is None else kept
+                content: bytes = (
+                    await connection.fetchval(SQL["insert_setting"], name, create()) if kept is None else kept
+                )
                 return content
         except Exception as error:
             raise failure_of(error, "a secret") from error

@@ -76,7 +76,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self._due_ms: dict[str, int] = {}  # queues to notify, and when a message is visible
         self._changed: set[str] = set()
         self.ids = node.ids
-        self.book = node.book
+        self.codec = node.codec
         self.options = node.options
 
     async def rows(self, query: str, *values: Any, lock: Lock | None = None) -> list[Row]:
@@ -131,7 +131,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         if is_longer and settings.fifo:  # expired messages must stay expired: they are deleted now
             await background.sweep_queue(self.node, connection, queue)
         elif is_longer:
-            await self.run("end_what_has_ended", queue.partition, retention_ms(queue))
+            await self.run("keep_expired", queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await background.settle_groups(connection, queue)

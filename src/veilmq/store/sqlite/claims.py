@@ -58,7 +58,7 @@ class SqliteClaims(ClaimTransaction):
     ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
         if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
             raise CursorInvalid  # a cursor from before the conversion of the store; the client restarts reading
-        ((_, ahead_ms),) = self._session.rows("claim_terms", claim.id)
+        ((_, ahead_ms),) = self._session.rows("claim_columns", claim.id)
         rows = self._session.execute(SQL["read_claimed"], (claim.id, shard, seq, count))
         for at, message_id, body, properties, receive_count in rows:
             sequence = at if queue.settings.fifo else None
@@ -145,7 +145,7 @@ class _Binding:
         self._request = request
         self._wanted = request.messages
         self._effort_left = session.options.claim_slice_rows
-        ((has_bytes, _),) = session.rows("claim_terms", claim.id)
+        ((has_bytes, _),) = session.rows("claim_columns", claim.id)
         self._bytes_left = None if request.bytes is None else 0 if has_bytes is None else request.bytes - has_bytes
         self._floor = queue.floor(session.now_ms)
         self._expires = session.now_ms >= queue.expires_at_ms
@@ -267,9 +267,9 @@ class _Binding:
     def _choose(self, priority: int) -> None:
         session, partition, rows_max = self._session, self._queue.partition, self._effort_left // _RUN_EFFORT + 1
         lanes = [lane for lane in (priority, GROUPED + priority) if lane in self._queue.lanes]
-        terms = session.now_ms, rows_max
+        args = session.now_ms, rows_max
         found: list[Any] = [
-            session.execute(SQL_WITH_SIZES["standard_take"], (partition, lane, *terms)) for lane in lanes
+            session.execute(SQL_WITH_SIZES["standard_take"], (partition, lane, *args)) for lane in lanes
         ]
         returned = merge(*found, key=standard.by_visibility)
         runs = iter(session.rows("ready_runs", partition, priority, self._floor, rows_max))
@@ -364,8 +364,8 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Retur
         runs = standard.to_runs(new)
         session.run_many("insert_ordered_run", [(partition, last, first, last - first + 1) for _, first, last in runs])
     else:
-        terms = partition, now_ms, getrandbits(GENERATION_BITS) or 1, bound_at_ms
-        session.run_many("return_claimed", [(*terms, *row[:6], row[6] or bound_at_ms) for row in rows])
+        args = partition, now_ms, getrandbits(GENERATION_BITS) or 1, bound_at_ms
+        session.run_many("return_claimed", [(*args, *row[:6], row[6] or bound_at_ms) for row in rows])
     for first, last, lane, *_ in rows:
         add_messages(queue, lane, first, last - first + 1)
     session.mark_dirty(queue)

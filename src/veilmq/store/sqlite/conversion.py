@@ -256,9 +256,9 @@ class ConversionTarget(FolderTarget):
                 seqs = [session.row("renumbered", queue, position) or (position,) for position, *_ in given]
                 messages = [AttemptedMessage(seq, *rest) for (seq,), (_, *rest) in zip(seqs, given, strict=True)]
                 store_attempt(session, key, messages, attempted_at_ms)
-        for number, queue, writer, batch, encoded, *terms in self._old("publications"):
+        for number, queue, writer, batch, encoded, *args in self._old("publications"):
             stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
-            execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))
+            execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *args))
         state = [facts.get(f"events_{name}", 0) for name in ("planned_to", "exported_to", "dropped")]
         execute(OLD["put_event_state"], state)
         session.run("put_progress", session.now_ms, session.last_seq)

@@ -85,8 +85,8 @@ class EventLog:
 
     def sweep(self, rows_max: int) -> bool:
         """Delete a slice of expired receipts that are too old or too many; return whether there may be more."""
-        terms = rows_max, self.now_ms - events.EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
-        return len(self._execute(SQL["forget_expired"], terms).fetchall()) == rows_max
+        args = rows_max, self.now_ms - events.EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
+        return len(self._execute(SQL["forget_expired"], args).fetchall()) == rows_max
 
     # Leases.
 

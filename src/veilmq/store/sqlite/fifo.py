@@ -115,7 +115,7 @@ def _add(
         if visible_at_ms is not None:
             queue.add_hidden(visible_at_ms, received=False)
             if with_receipts and visible_at_ms > now_ms:
-                receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
+                receipt = session.codec.issue(queue.number, seq, 0, 0, visible_at_ms)
         group = session.group_numbers.number(queue.partition, name, seq)
         messages.append((seq, group, message_id, new.properties, new.body))
         rows.append((queue.partition, group, seq, visible_at_ms))
@@ -162,7 +162,7 @@ def receive(
         update_cursors(session, queue, unsettled)
     delivery.reply(results)
     if key is not None and results[slot] is not DEFERRED and results[slot].messages:
-        receipts = [session.book.read(message.receipt) for message in results[slot].messages]
+        receipts = [session.codec.read(message.receipt) for message in results[slot].messages]
         store_attempt(
             session, key, [AttemptedMessage(*receipt[1:], receipt[4]) for receipt in receipts], session.now_ms
         )
@@ -285,7 +285,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
         messages.append(
             ReceivedMessage(
                 id=message_id,
-                receipt=session.book.issue(queue.number, seq, each.generation, epoch, each.issued_visible_at_ms),
+                receipt=session.codec.issue(queue.number, seq, each.generation, epoch, each.issued_visible_at_ms),
                 body=body,
                 properties=encoded,
                 sent_at_ms=seq >> SEQ_SHIFT,

@@ -384,7 +384,7 @@ SELECT seq, octet_length(body) + length(properties) FROM message WHERE seq BETWE
 -- name: insert_claimed
 INSERT INTO claimed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: claim_terms
+-- name: claim_columns
 SELECT bytes, ahead FROM claim WHERE claim_id = ?;
 
 -- name: grow_claim

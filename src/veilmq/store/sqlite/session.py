@@ -53,7 +53,7 @@ class Session:
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
         key, is_copy = self.secret_key("receipt_key"), self.row("any_renumbered") is not None
-        self.book = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(keys=[key])
+        self.codec = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(keys=[key])
         self.group_numbers = GroupNumbers(self.execute, key=self.secret_key("group_key"))
         self.swept_to = 0  # number of the last queue that the janitor inspected
         self.now_ms = 0  # the instant of the batch

@@ -69,7 +69,7 @@ def _read(
     session: Session, queue: Queue, items: list[tuple[int, SettleCommand]], results: Results
 ) -> tuple[list[_Item], bool]:
     """Decode receipts, set results of those without a message; return the others, and whether all are plain deletes."""
-    read, number = session.book.read, queue.number
+    read, number = session.codec.read, queue.number
     floor, is_plain = queue.floor(session.now_ms), not queue.has_groups
     found: list[_Item] = []
     for slot, command in items:
@@ -224,7 +224,7 @@ def _change(
     renewed = None
     if command.renew_receipt:
         row[4] += 1
-        renewed = session.book.issue(queue.number, row[0], row[3], row[4], visible_at_ms)
+        renewed = session.codec.issue(queue.number, row[0], row[3], row[4], visible_at_ms)
     hidden_ms = visible_at_ms - now_ms
     return LeaseChange(state=state, visible_at_ms=visible_at_ms, hidden_for_ms=hidden_ms, receipt=renewed)
 

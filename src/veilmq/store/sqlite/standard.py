@@ -169,7 +169,7 @@ class Delivery:
         end_ms = NEVER_MS if command.lease_s_max is None else requested_at_ms + command.lease_s_max * SECOND_MS
         visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
         leases_by_seq = None if queue.log is None else session.events.received(queue, rows, requested_at_ms)
-        issue, number, partition, fifo, log = session.book.issue, queue.number, queue.partition, queue.fifo, 0
+        issue, number, partition, fifo, log = session.codec.issue, queue.number, queue.partition, queue.fifo, 0
         for row in rows:
             seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
             if rules is not None:
@@ -327,7 +327,7 @@ def send(  # noqa: C901 (a call per message costs time)
             if visible_at_ms > now_ms:
                 queue.add_hidden(visible_at_ms, received=False)
                 if options is not None and options.receipts:
-                    receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
+                    receipt = session.codec.issue(queue.number, seq, 0, 0, visible_at_ms)
             result.append(SentMessage(message_id, None, receipt))
             seq += 1
             if visible_at_ms < due_ms:

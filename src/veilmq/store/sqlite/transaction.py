@@ -45,7 +45,7 @@ class _Transaction(SqliteClaims):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.ids = session.ids
-        self.book = session.book
+        self.codec = session.codec
         self.options = session.options
 
     async def rows(self, query: str, *values: Any, lock: Lock | None = None) -> Sequence[Row]:
@@ -134,7 +134,7 @@ class _Transaction(SqliteClaims):
         return [each._replace(body=bodies[each.seq]) for each in found]
 
     async def delete(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
-        receipts = tuple([self.book.issue(*each.receipt(queue)) for each in messages])
+        receipts = tuple([self.codec.issue(*each.receipt(queue)) for each in messages])
         settling.settle(self._session, queue, [(0, commands.Delete(queue=queue.name, receipts=receipts))], [None])
 
     async def dead_letter(
