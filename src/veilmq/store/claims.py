@@ -254,7 +254,7 @@ class _Source:
         overdue = self.overdue
         check_at_ms = self.hold_until_ms if self.active and not overdue else forgotten_ms
         if overdue:
-            self.tx.require_room()
+            self.tx.require_space()
             queue = await self.tx.find_by_origin(self.origin)
             assert queue is not None, "a deleted queue has no sources"
             await self.end(queue, overdue, _LOST)
@@ -505,7 +505,7 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     for bound in ending:
         queue = await tx.find_by_origin(bound.origin)
         if queue is not None and queue.partition == bound.partition and bound.state != ACKNOWLEDGED:
-            tx.require_room()
+            tx.require_space()
         await _advance(tx, queue, bound)
     if await tx.rows("ending_claim", None):
         return _PAUSE_MS

@@ -54,7 +54,7 @@ class CopiedQueue(NamedTuple):
     created_at_ms: int
     modified_at_ms: int
 
-    def retained_ms(self, now_ms: int) -> int:
+    def expired_until_ms(self, now_ms: int) -> int:
         """Return the instant up to which sent messages are past their retention."""
         return now_ms - self.settings.retention_s * SECOND_MS
 
@@ -117,7 +117,7 @@ class Source(ABC):
     SQL: ClassVar[Mapping[str, str]]
     COPIED: ClassVar[frozenset[str]]  # tables whose rows are copied, rebuilt, or useless in another store
     # In these tables only the rows that match prevent a copy; the others are only waiting for their deletion.
-    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {"publication": "stages <> '{}'", "stage": "publication IS NULL"}
+    BLOCKING_ROWS: ClassVar[Mapping[str, str]] = {"publication": "stages <> '{}'", "stage": "publication IS NULL"}
 
     @abstractmethod
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
@@ -142,7 +142,7 @@ class Source(ABC):
         refusals = []
         for (table,) in await self.fetch(self.SQL["copied_tables"]):
             if table not in self.COPIED and table not in TABLES:
-                condition = self.UNLESS_ENDED.get(table, "true")
+                condition = self.BLOCKING_ROWS.get(table, "true")
                 ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {condition}")
                 if count:
                     refusals.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")

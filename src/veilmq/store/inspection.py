@@ -96,7 +96,7 @@ async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     settings, target = queue.settings, queue.settings.dead_letter_queue
     if settings.receives_max:
         with suppress(StoreFull, StoreUnavailable):  # then messages stay in the queue
-            tx.require_room()
+            tx.require_space()
             if dead_letter_refusal(queue.name, settings, target, await tx.settings(target)) is None:
                 return settings.receives_max
     return 0

@@ -104,7 +104,7 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     """
     now_ms = await tx.now()
     for row in await tx.rows("due_move", now_ms, lock="update skip locked"):
-        tx.require_room()
+        tx.require_space()
         await _advance(tx, _Task(*row), now_ms)
     following = await tx.row("due_move", NEVER_MS)
     return None if following is None else max(0, _Task(*following).next_at_ms - now_ms)
@@ -163,7 +163,7 @@ async def _movable(
 async def forward(tx: Transaction, command: Forward) -> list[Any]:
     """Move the message of each live receipt; return a ``Forwarded`` or an error for each. Raises ``StoreFull``."""
     intake = await tx.queue(command.queue)
-    tx.require_room()
+    tx.require_space()
     results: list[Any] = [None] * len(command.entries)
     movable = await _forwardable(tx, intake, command, results)
     moved: list[StoredMessage] = []

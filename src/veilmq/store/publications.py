@@ -81,7 +81,7 @@ class _Publication(NamedTuple):
 @changes
 async def stage(tx: Transaction, command: Stage) -> Staged:
     queue = await tx.queue(command.queue, lock="share")
-    tx.require_room()
+    tx.require_space()
     messages = _checked(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("touch_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)

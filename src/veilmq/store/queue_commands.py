@@ -53,7 +53,7 @@ async def _check_name(tx: Transaction, command: commands.CreateQueue) -> None:
 
 async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
     """Add a queue; return ``False`` if another transaction has added it first. Raises ``StoreFull``."""
-    tx.require_room()
+    tx.require_space()
     number = await tx.value("insert_queue", name, msgspec.json.encode(settings), await tx.now())
     if number is not None:
         await tx.run("place_queue", number, await tx.value("insert_part", number))

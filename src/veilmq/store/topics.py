@@ -53,7 +53,7 @@ def _subscription_view(row: Row) -> topics.SubscriptionView:
 @changes
 async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.TopicView:
     while (row := await tx.row("topic", command.topic)) is None:
-        tx.require_room()
+        tx.require_space()
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
@@ -117,7 +117,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
         return existing
     if len(await _subscriptions(tx, number)) >= SMQ_SUBSCRIPTIONS_MAX:
         raise errors.TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
-    tx.require_room()
+    tx.require_space()
     if wanted.push_url:
         await queue_commands.add(tx, topics.push_queue(wanted.topic, wanted.name), PUSH_SETTINGS)
     elif await tx.settings(wanted.queue) is None:
@@ -192,7 +192,7 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
     number, topic = await _find(tx, command.topic)
     if command.size_bytes > topic.settings.message_bytes_max:
         raise errors.MessageTooLong(topic.settings.message_bytes_max)
-    tx.require_room()
+    tx.require_space()
     message_id, published_at_ms = tx.ids.next(), tx.shown(await tx.now())
     deliveries: list[tuple[QueueRow, NewMessage]] = []
     undeliverable: list[tuple[str, errors.VeilmqError]] = []

@@ -250,7 +250,7 @@ class Transaction(Protocol):
     # Messages. Waiters are notified of messages and groups that become available. Until the end of the transaction,
     # no other transaction receives, changes or deletes messages that this one has selected or found leased.
 
-    def require_room(self) -> None:
+    def require_space(self) -> None:
         """Raise ``StoreFull`` if the disk is nearly full."""
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:

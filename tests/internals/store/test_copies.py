@@ -21,7 +21,7 @@ from veilmq.core.settings import QueueSettings
 from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused
 from veilmq.store.events import EXPIRED_KEPT_S
-from veilmq.store.postgres.copying import CopyLock, DatabaseSource, DatabaseTarget
+from veilmq.store.postgres.copying import CopyTransaction, DatabaseSource, DatabaseTarget
 from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
 from veilmq.store.sqlite.database import DATABASE_NAME, FolderError
 from veilmq.testing import VirtualClock
@@ -167,17 +167,17 @@ def test_after_a_step_of_the_clock_a_copy_has_shown_times_and_the_same_receipts(
 JOBS = CopiedQueue(1, QUEUE, QueueSettings(), 0, 0)
 
 
-def filled_database(url: str, fill: Callable[[DatabaseTarget, CopyLock, int], Awaitable[None]]) -> None:
+def filled_database(url: str, fill: Callable[[DatabaseTarget, CopyTransaction, int], Awaitable[None]]) -> None:
     """Start a copy to an empty database, call `fill` with the current time, and finish; assert that nothing remains."""
     PostgresHost.on_empty(url).close()
 
     async def run() -> None:
-        async with CopyLock(url) as lock:
-            now_ms: int = await lock.connection.fetchval("SELECT mq.now_ms()")
-            target = DatabaseTarget(lock)
+        async with CopyTransaction(url) as transaction:
+            now_ms: int = await transaction.connection.fetchval("SELECT mq.now_ms()")
+            target = DatabaseTarget(transaction)
             await target.begin({}, now_ms=now_ms, last_queue=1)
             await target.add_queue(JOBS)
-            await fill(target, lock, now_ms)
+            await fill(target, transaction, now_ms)
             await target.finish()
 
     async def queues() -> Any:
@@ -199,17 +199,17 @@ async def _node(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
-async def _blocked(lock: CopyLock, node: Any) -> None:
+async def _blocked(transaction: CopyTransaction, node: Any) -> None:
     blocked = "SELECT pg_backend_pid() = ANY (pg_blocking_pids($1))"
-    while not await lock.connection.fetchval(blocked, node.get_server_pid()):
+    while not await transaction.connection.fetchval(blocked, node.get_server_pid()):
         pass
 
 
 def test_an_inconsistent_copy_is_discarded(postgres_url: str) -> None:
     """It has a group without a message."""
 
-    async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
-        await lock.connection.execute(
+    async def fill(target: DatabaseTarget, transaction: CopyTransaction, now_ms: int) -> None:
+        await transaction.connection.execute(
             "INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq) VALUES (99, 'g', 0, 1, 1)"
         )
 
@@ -218,7 +218,7 @@ def test_an_inconsistent_copy_is_discarded(postgres_url: str) -> None:
 
 
 def test_a_position_in_the_future_is_refused(postgres_url: str) -> None:
-    async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
+    async def fill(target: DatabaseTarget, transaction: CopyTransaction, now_ms: int) -> None:
         position = now_ms + 60_001 << 20
         message = CopiedMessage(position, b"i" * 16, "body", b"", 8, now_ms, now_ms, now_ms, receive_count=1)
         await target.add_messages(JOBS, [message])
@@ -231,9 +231,9 @@ def test_a_database_with_another_time_is_refused(postgres_url: str) -> None:
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
-        async with CopyLock(postgres_url) as lock:
-            now_ms: int = await lock.connection.fetchval("SELECT mq.now_ms()")
-            await DatabaseTarget(lock).begin({}, now_ms=now_ms + 60_001, last_queue=0)
+        async with CopyTransaction(postgres_url) as transaction:
+            now_ms: int = await transaction.connection.fetchval("SELECT mq.now_ms()")
+            await DatabaseTarget(transaction).begin({}, now_ms=now_ms + 60_001, last_queue=0)
 
     with pytest.raises(CopyRefused, match="more than a minute"):
         asyncio.run(run())
@@ -244,8 +244,8 @@ def test_a_node_that_reconnects_during_a_copy_aborts_it(postgres_url: str) -> No
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
-        async with CopyLock(postgres_url) as lock:
-            source = await DatabaseSource.open(lock)
+        async with CopyTransaction(postgres_url) as transaction:
+            source = await DatabaseSource.open(transaction)
             assert await source.queues() == []
             async with _node(postgres_url):
                 with pytest.raises(CopyRefused, match="stop all servers"):
@@ -258,13 +258,13 @@ def test_a_node_that_waits_for_a_copy_does_not_abort_it(postgres_url: str) -> No
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
-        async with CopyLock(postgres_url) as lock:
-            source = await DatabaseSource.open(lock)
+        async with CopyTransaction(postgres_url) as transaction:
+            source = await DatabaseSource.open(transaction)
             async with _node(postgres_url) as node:
                 keys = asyncio.create_task(node.fetch("SELECT name FROM mq.setting"))
-                await _blocked(lock, node)
+                await _blocked(transaction, node)
                 assert await source.deduplication_log() == []
-                await lock.commit()
+                await transaction.commit()
                 assert len(await keys) > 0
 
     asyncio.run(run())

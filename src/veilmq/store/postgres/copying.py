@@ -21,7 +21,7 @@ from veilmq.store import copying
 from veilmq.store.copying import TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, CopyRefused, Source
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
-from veilmq.store.postgres.node import COUNTER_BITS, LANE, keys_of
+from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, keys_of
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
 from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, read_format, require
@@ -34,7 +34,7 @@ _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "1
 CONNECTION_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
 
 
-class CopyLock:
+class CopyTransaction:
     """The transaction of a copy on one server."""
 
     def __init__(self, url: str) -> None:
@@ -117,42 +117,42 @@ class DatabaseSource(Source):
         {"accepted", "fifo_msg", "msg", "queue", "setting"}
         | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
     )
-    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
-        **Source.UNLESS_ENDED,
+    BLOCKING_ROWS: ClassVar[Mapping[str, str]] = {
+        **Source.BLOCKING_ROWS,
         "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM msg WHERE msg.qp = part.qp) "
         "OR EXISTS (SELECT FROM fifo_msg WHERE fifo_msg.qp = part.qp))",
     }
 
-    def __init__(self, lock: CopyLock) -> None:
-        self._lock = lock
+    def __init__(self, transaction: CopyTransaction) -> None:
+        self._transaction = transaction
 
     @classmethod
-    async def open(cls, lock: CopyLock) -> Self:
+    async def open(cls, transaction: CopyTransaction) -> Self:
         """Begin the transaction of a source; raises ``CopyRefused``, also for a schema of another version."""
-        await lock.begin_transaction(require)
-        if await lock.connection.fetchval(SQL["is_one_of_several"]):
+        await transaction.begin_transaction(require)
+        if await transaction.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
-                f"{lock.shown_url} is one of several databases of a store, which cannot be copied to a data folder. "
-                "Copy each to its own database."
+                f"{transaction.shown_url} is one of several databases of a store, which cannot be copied to a data "
+                "folder. Copy each to its own database."
             )
-        source = cls(lock)
-        source.now_ms = await lock.connection.fetchval(SQL["now"])
+        source = cls(transaction)
+        source.now_ms = await transaction.connection.fetchval(SQL["now"])
         return source
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
-        rows: list[Any] = await self._lock.connection.fetch(text, *values)
+        rows: list[Any] = await self._transaction.connection.fetch(text, *values)
         return rows
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         fifo = queue.settings.fifo
-        args = SQL["fifo" if fifo else "standard"], queue.number, queue.retained_ms(self.now_ms)
-        cursor = await self._lock.connection.cursor(*args)
+        args = SQL["fifo" if fifo else "standard"], queue.number, queue.expired_until_ms(self.now_ms)
+        cursor = await self._transaction.connection.cursor(*args)
         while rows := await cursor.fetch(_FETCHED_ROWS):
             yield [CopiedMessage(*row) if fifo else CopiedMessage(*row).named() for row in rows]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
         """See ``Source``; also checks for nodes, as this is the last read."""
-        await self._lock.check_alone()
+        await self._transaction.check_alone()
         rows = await self.fetch(SQL["deduplication_log"], DEDUPLICATION_S * SECOND_MS)
         return [CopiedDeduplication(*row) for row in rows]
 
@@ -167,8 +167,8 @@ _VALUES = attrgetter(*_SAME_FIELDS)
 class DatabaseTarget(copying.Target):
     """``store.copying.Target`` of a database without queues."""
 
-    def __init__(self, lock: CopyLock) -> None:
-        self._lock = lock
+    def __init__(self, transaction: CopyTransaction) -> None:
+        self._transaction = transaction
         self._partitions: dict[int, int] = {}
         self._fifo: dict[int, int] = {}  # the retention of each
         self._counter = 0
@@ -176,20 +176,20 @@ class DatabaseTarget(copying.Target):
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``; creates or upgrades the schema."""
-        connection = self._lock.connection
-        await self._lock.begin_empty()
+        connection = self._transaction.connection
+        await self._transaction.begin_empty()
         self._last_instant_ms = now_ms + _CLOCK_DIFFERENCE_MS_MAX
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCK_DIFFERENCE_MS_MAX:
             raise CopyRefused(
-                f"The clock of {self._lock.shown_url} differs by more than a minute from that of the copied store: "
-                "correct it first, because leases and delays end by it."
+                f"The clock of {self._transaction.shown_url} differs by more than a minute from that of the copied "
+                "store: correct it first, because leases and delays end by it."
             )
         await connection.executemany(SQL["put_setting"], values.items())
         if last_queue:
             await connection.execute(SQL["advance_sequence"], "mq.queue", "queue_id", last_queue)
 
     async def add_queue(self, queue: CopiedQueue) -> None:
-        connection = self._lock.connection
+        connection = self._transaction.connection
         delay_ms = queue.settings.delay_s * SECOND_MS if queue.settings.fifo else 0
         partition = await connection.fetchval(SQL["add_part"], queue.number, delay_ms)
         encoded, times = msgspec.json.encode(queue.settings), (queue.created_at_ms, queue.modified_at_ms)
@@ -199,14 +199,14 @@ class DatabaseTarget(copying.Target):
             self._fifo[queue.number] = queue.settings.retention_s * SECOND_MS
 
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
-        connection = self._lock.connection
+        connection = self._transaction.connection
         partition = self._partitions[queue.number]
         if queue.settings.fifo:
             records: Any = [(*self._row(partition, each, each.position), each.group) for each in messages]
             await connection.copy_records_to_table("fifo_msg", columns=(*_COLUMNS, "group_id"), records=records)
             return
         groups = keys_of(messages)
-        priorities = [each.priority + (each.group is not None) * LANE for each in messages]
+        priorities = [each.priority + (each.group is not None) * GROUPED for each in messages]
         await connection.execute(STANDARD["add_priorities"], partition, sorted(set(priorities)))
         records = [
             (*self._row(partition, each, self._seq(each)), priority, group)
@@ -238,10 +238,10 @@ class DatabaseTarget(copying.Target):
             for queue in (self._fifo if each.queue is None else [each.queue])
         )
         columns = ("qp", "key", "expires_at", "seq", "id")
-        await self._lock.connection.copy_records_to_table("accepted", columns=columns, records=records)
+        await self._transaction.connection.copy_records_to_table("accepted", columns=columns, records=records)
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        connection, columns = self._lock.connection, TABLES[table]
+        connection, columns = self._transaction.connection, TABLES[table]
         await connection.copy_records_to_table(table, columns=columns, records=rows)
         if rows and table in ("move", "topic"):  # continue their sequences
             await connection.execute(SQL["advance_sequence"], f"mq.{table}", columns[0], max(row[0] for row in rows))
@@ -249,20 +249,22 @@ class DatabaseTarget(copying.Target):
     async def finish(self) -> None:
         for number, partition in self._partitions.items():
             if number in self._fifo:
-                await self._lock.connection.execute(SQL["add_groups"], partition, self._fifo[number])
+                await self._transaction.connection.execute(SQL["add_groups"], partition, self._fifo[number])
             else:
-                await self._lock.connection.execute(SQL["add_turns"], partition)
-        broken = [finding.check for finding in await invariants(self._lock.connection) if not finding.ok]
+                await self._transaction.connection.execute(SQL["add_turns"], partition)
+        broken = [finding.check for finding in await invariants(self._transaction.connection) if not finding.ok]
         if broken:
             raise CopyRefused(f"The copy was discarded, because these checks failed: {'; '.join(broken)}.")
-        await self._lock.commit()
+        await self._transaction.commit()
 
 
 _CHUNKS_AHEAD = 16
 _END = b""
 
 
-async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.Progress | None = None) -> int:
+async def copy_tables(
+    source: CopyTransaction, target: CopyTransaction, *, progress: copying.Progress | None = None
+) -> int:
     """Copy all tables, with ``progress`` after each; return the number of messages. Raises ``CopyRefused``."""
     await source.begin_transaction(require)
     await target.begin_empty()
@@ -292,7 +294,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.P
     return messages
 
 
-async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
+async def _copy_table(source: CopyTransaction, target: CopyTransaction, table: str) -> int:
     columns = [name for (name,) in await source.connection.fetch(SQL["columns"], f"mq.{table}")]
     args: dict[str, Any] = {"columns": columns, "format": "binary"}
     chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)

@@ -188,7 +188,7 @@ class Database:
         self.options = options
         self.breaker = Breaker(clock=clock)
         self.on_lost: Callable[[], None] = lambda: None  # called after a connection was lost
-        self.calls: dict[int, Callable[[], None]] = {}  # called when the connection of this ``id`` is released
+        self.release_callbacks: dict[int, Callable[[], None]] = {}  # by the ``id`` of the connection
         self._settings = {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
         self._durable = self._pool(self._settings, _be_durable)
         self.relaxes = options.durability is Durability.STANDARD
@@ -264,7 +264,7 @@ class Database:
                 await pool.release(connection, timeout=_RETURN_S)
             except (*IN_DOUBT, asyncpg.PostgresError) as failure:
                 log.warning("a connection to the database was lost between two commands: %s", failure)
-            if self.calls and (call := self.calls.pop(id(connection), None)) is not None:
+            if self.release_callbacks and (call := self.release_callbacks.pop(id(connection), None)) is not None:
                 call()
 
     @property

@@ -13,12 +13,12 @@ from veilmq.core.messages import NewMessage, check_fifo_messages, dedup_id_of, d
 from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
-from veilmq.store.postgres.node import COUNTER_BITS, LANE, Node, keys_of
+from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, Node, keys_of
 from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms
 from veilmq.store.queues import checked
 
 _COUNTERS = 1 << COUNTER_BITS
-AT_ONCE_MS = -1
+NO_DELAY_MS = -1
 """No delay, whatever the delay of the FIFO queue."""
 
 
@@ -37,7 +37,7 @@ async def insert(
             ids,
             [each.properties or None for each in new],
             [each.body for each in new],
-            [None if each.delay_s is None else each.delay_s * SECOND_MS or AT_ONCE_MS for each in new],
+            [None if each.delay_s is None else each.delay_s * SECOND_MS or NO_DELAY_MS for each in new],
         )
         rows = await insert_fifo(connection, queue, node.positions.take(len(new)), *columns)
         if not rows:
@@ -46,7 +46,7 @@ async def insert(
         return rows
     groups = keys_of(new)
     priorities = [
-        each.priority if group is None else LANE + each.priority for each, group in zip(new, groups, strict=True)
+        each.priority if group is None else GROUPED + each.priority for each, group in zip(new, groups, strict=True)
     ]
     added = sorted(set(priorities) - {PRIORITY.default})
     if added:

@@ -255,8 +255,8 @@ def _interval_ms(began_s: float) -> int:
     return max(_INTERVAL_MS, _COSTS_PER_INTERVAL * int((stopwatch_s() - began_s) * SECOND_MS))
 
 
-LANE = 100
-"""Added to the stored priority of a message with a group."""
+GROUPED = 100
+"""Added to the priority to get the stored priority of a message with a group."""
 
 _LEASES_READ_MAX = 3_000
 _HIDDEN_READ_MAX = 20_000

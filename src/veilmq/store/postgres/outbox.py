@@ -31,7 +31,7 @@ from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Metric, counter
 from veilmq.store.postgres.database import IN_DOUBT, Worker
-from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
+from veilmq.store.postgres.messages import NO_DELAY_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import STANDARD, Queue
 from veilmq.store.postgres.transaction import PostgresTransaction, transact
@@ -169,7 +169,7 @@ def _columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], .
         ids,
         [_bytes(each["properties"]) for each in messages],
         [each["body"] for each in messages],
-        [each["waits"] or AT_ONCE_MS for each in messages],
+        [each["waits"] or NO_DELAY_MS for each in messages],
     )
 
 
@@ -234,7 +234,7 @@ class Relay(Worker):
             else:
                 args = *source, place, queue.number, queue.name, encoded
                 partition = await connection.fetchval(OUTBOX["make_outbox"], *args)
-        self._node.database.calls[id(connection)] = self.schedule
+        self._node.database.release_callbacks[id(connection)] = self.schedule
         # No local queue has a negative number.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 

@@ -32,7 +32,7 @@ from veilmq.core.settings import dead_letter_refusal, read_table
 from veilmq.store.events import log_begun, log_placed
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, failure_of
-from veilmq.store.postgres.node import LANE, Node
+from veilmq.store.postgres.node import GROUPED, Node
 from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms, sql
 
 _FAIR_LOGGED = queues.log_variants(FAIR)
@@ -178,7 +178,7 @@ def _message(node: Node, queue: Queue, row: Any) -> ReceivedMessage:
         first_received_at_ms=row["first_received_at"],
         receive_count=row["receive_count"] + row["receives_before"],
         visible_at_ms=row["visible_at"],
-        priority=limits.PRIORITY.default if is_fifo else row["priority"] % LANE,
+        priority=limits.PRIORITY.default if is_fifo else row["priority"] % GROUPED,
         sequence=row["seq"] if is_fifo else None,
         source=row["source"],
     )
@@ -342,9 +342,9 @@ class _SharedReceive:
         rows = await fetch(statement, *first, low_water.begin(), *rest)
         if not rows and (beginning := low_water.begin_full_scan()) is not None:
             rows = await fetch(statement, *first, beginning, *rest)
-        if any(row["priority"] > LANE for row in rows):
+        if any(row["priority"] > GROUPED for row in rows):
             node.fair[queue.partition].refresh_at_ms = 0  # the queue is fair from now on
-        low_water.record([row for row in rows if row["priority"] < LANE])
+        low_water.record([row for row in rows if row["priority"] < GROUPED])
         return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
 
 

@@ -30,7 +30,7 @@ from veilmq.store.named_queries import load
 from veilmq.store.postgres import background, queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.messages import insert, key_of
-from veilmq.store.postgres.node import LANE, Node
+from veilmq.store.postgres.node import GROUPED, Node
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
 from veilmq.store.queue_commands import delete_cooldowns
@@ -72,7 +72,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.connection = connection
         self._fetch: Callable[..., Awaitable[list[Any]]] = connection.fetch
         self.node = node
-        self.after: list[Callable[[], object]] = []  # called after the commit
+        self.after_commit: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}  # queues to notify, and when a message is visible
         self._changed: set[str] = set()
         self.ids = node.ids
@@ -123,7 +123,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         if is_deleted:
             await self.run("forget_arrivals", queue.origin)
-            self.after.append(lambda: self.node.totals.pop(queue.number, None))
+            self.after_commit.append(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """Apply a new delay or a shorter retention (which unblocks groups) to some; the janitor does the rest."""
@@ -142,9 +142,9 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     def invalidate(self, queue: Queue) -> None:
         self._changed.add(queue.name)
-        self.after.append(lambda: self.node.catalog.forget(queue.name))
+        self.after_commit.append(lambda: self.node.catalog.forget(queue.name))
 
-    def require_room(self) -> None:
+    def require_space(self) -> None:
         """Do nothing: on a full disk, the statement fails."""
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
@@ -201,7 +201,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         seqs = [each.seq for each in messages]
         await queues.write_ended_receipts(self.connection, queue, "delete", seqs)
         await self.connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after.append(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
+        self.after_commit.append(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
             self.notify(queue.name)
 
@@ -363,7 +363,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return await queues.next_visible_ms(self.connection, queue)
 
     def schedule(self, step: type[Command]) -> None:
-        self.after.append(self.node.workers[step].schedule)
+        self.after_commit.append(self.node.workers[step].schedule)
 
     def notify(self, name: str, due_ms: int = 0) -> None:
         """``due_ms`` is by the database's clock, 0 for now; the node's clock may differ."""
@@ -380,7 +380,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 @cache
 def _stored(statement: str, *, fifo: bool, body: str) -> str:
     """Return the statement with the columns of ``StoredMessage``; ``octet_length`` does not read the body."""
-    priority, due = f"priority % {LANE}", "visible_at"
+    priority, due = f"priority % {GROUPED}", "visible_at"
     if fifo:
         delay = "(SELECT delay FROM mq.part WHERE qp = $1)"
         priority, due = f"{FIFO_PRIORITY}", f"greatest(sent_at, mq.due(visible_at, sent_at, receive_count, {delay}))"
@@ -418,7 +418,7 @@ async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T
             except PartitionRetired as retired:
                 node.catalog.forget(*retired.args)
             else:
-                for call in tx.after:
+                for call in tx.after_commit:
                     call()
                 break
         else:

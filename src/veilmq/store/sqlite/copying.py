@@ -228,8 +228,8 @@ class FolderSource(Source):
         | {"ordered_run", "piece", "progress", "renumbered", "claimed", "event_state"}
         | {"expired_receipt", "visibility"}
     )
-    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
-        **Source.UNLESS_ENDED,
+    BLOCKING_ROWS: ClassVar[Mapping[str, str]] = {
+        **Source.BLOCKING_ROWS,
         "part": "log_queue IS NOT NULL AND (EXISTS (SELECT 1 FROM visibility WHERE partition = qp) "
         "OR EXISTS (SELECT 1 FROM ordered WHERE partition = qp))",
     }
@@ -257,7 +257,7 @@ class FolderSource(Source):
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``; those of a standard queue that were received, delayed or have a group come first."""
         (row,) = await self.fetch(SQL["queue_by_name"], queue.name)
-        partition, floor_seq = row[6], max(row[11], (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
+        partition, floor_seq = row[6], max(row[11], (queue.expired_until_ms(self._now_ms) + 1) << SEQ_SHIFT)
         query = SQL["copied_ordered" if queue.settings.fifo else "copied_standard"]
         shown = partial(self.shown, CopiedMessage._fields)
         for rows in slices(self._connection.execute(query, (partition, floor_seq))):

@@ -91,7 +91,7 @@ class _Transaction(SqliteClaims):
         advance_time(session, queue)  # messages past a shorter retention may block groups, or use capacity
         settling.notify_freed(session, queue)
 
-    def require_room(self) -> None:
+    def require_space(self) -> None:
         if self._session.database.recheck_space():
             raise StoreFull
 
