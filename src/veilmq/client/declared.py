@@ -416,8 +416,8 @@ class Plan:
 def make_plan(declared: Declared, *, transport: Transport, topics: Topics, prune: bool = False) -> Plan:
     """Return the plan for the server of ``transport`` and ``topics``.
 
-    ``prune`` deletes undeclared queues or topics, if the file declares this kind. Raises ``PlanRefused``,
-    ``ClientError`` and ``Unreachable``.
+    ``prune`` deletes undeclared queues, and undeclared topics and subscriptions, if the file has that table. Raises
+    ``PlanRefused``, ``ClientError`` and ``Unreachable``.
     """
     steps = tuple(_Planner(declared, transport, topics, prune=prune).steps())
     known = len(declared.queues or ()) + len(declared.topics or ())
@@ -507,7 +507,6 @@ class _Planner:
             yield Step("change", "queue", name, change, shown)
 
     def _smq_step(self, path: str, declared: Mapping[str, str]) -> Iterator[Step]:
-        """Yield the step for a topic or a subscription, if any."""
         (kind, name), found = _kind_and_name(path), self._api.show(path)
         old = with_queue(found or {})
         changes = {each: text for each, text in declared.items() if old.get(each, "") != text}
@@ -527,7 +526,6 @@ class _Planner:
 
 
 def _kind_and_name(path: str) -> tuple[str, str]:
-    """Return the kind and the name of a topic or a subscription."""
     name = path.replace("/subscriptions/", "/")
     return "subscription" if "/" in name else "topic", name
 

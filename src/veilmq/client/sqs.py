@@ -378,7 +378,6 @@ class HttpQueueClient(QueueClient):
 
 
 def _send_members(message: NewMessage, **members: Any) -> dict[str, Any]:
-    """Return ``members`` and those of a message to send."""
     return without_none(
         **members,
         MessageBody=message.body,

@@ -203,7 +203,7 @@ class LongPolls:
         self.pool = pool
 
     def hang_up(self) -> None:
-        """Close the sending half of each connection; a connection that is being opened is closed when it is open."""
+        """Close the sending half of each connection, now or once it is open, and use none again."""
         self._is_closed.set()
         for connection in self._connections.copy():
             with suppress(OSError, TypeError):  # it is closed, or the response owns the socket

@@ -137,9 +137,9 @@ class ShowQueue(QueueCommand):
 
 
 class ListQueues(Command):
-    """List up to ``count`` queues of ``account`` with ``prefix``, by name, from the first name after ``after``.
+    """List up to ``count`` queues of ``account`` by name, from the first name after ``after``. Result: ``QueuePage``.
 
-    ``views`` adds a view of each queue. Result: ``QueuePage``.
+    Names begin with ``prefix``. ``views`` adds a view of each queue.
     """
 
     account: str
@@ -248,8 +248,8 @@ class Receive(QueueCommand):
     queues, a receive that repeats an ``attempt_id`` within ``limits.ATTEMPT_S`` returns the same messages and receipts
     again, unless one of the messages has changed.
 
-    Error: ``ReceivesThrottled`` for more than ``receives_per_s_max`` of the queue. A long poll counts once, at its
-    start.
+    Error: ``ReceivesThrottled`` for more than ``receives_per_s_max`` of the queue in a second. A long poll counts
+    once, at its start.
     """
 
     count: int = 1
@@ -463,7 +463,7 @@ class SeenLease(Value, gc=False):
     ``position`` identifies the message for ``also``. The lease of such a message may have ended; that of a claimed
     message has. ``generation`` identifies the receive; ``receive_count`` counts those in this queue. ``extensions``
     counts the changes of the deadline since; ``None`` without an event log. Without an event log, ``received_at_ms`` of
-    a message received more than once is the start of the last long poll, which includes its wait.
+    a message received more than once is the start of the last receive, before its wait.
     """
 
     message_id: bytes

@@ -119,7 +119,7 @@ class DeduplicationIdMissing(CommandError):
 
 
 class ReceiptInvalid(CommandError):
-    """The receipt is malformed, forged, of another queue or server, or of a message never received."""
+    """The receipt is malformed, forged, of another queue or server, or of a message never received: not shown which."""
 
     text = "The receipt handle is not valid for this queue; use the one of the latest receive."
 

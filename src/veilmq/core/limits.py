@@ -117,7 +117,7 @@ SQS_POLICY_CONDITIONS_MAX = 10
 SQS_POLICY_ACTIONS_MAX = 7  # per statement
 SQS_POLICY_LABEL_CHARACTERS_MAX = 80
 SQS_PRESIGNED_S = Range(minimum=1, maximum=604_800, default=3_600)
-SIGNATURE_SKEW_S = 900  # difference between the date of a signature and the server's clock
+SIGNATURE_SKEW_S = 900  # between the date of a signature and the server's clock, either way
 JSON_LARGE_BODY_BYTES = 65_536  # the values of a larger body are counted before it is decoded
 JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map in a large body; valid ones have some 1,500
 QUERY_PARAMETERS_MAX = 1_024  # per request in the Query protocol; the widest valid batch has about 500

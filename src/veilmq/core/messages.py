@@ -223,7 +223,7 @@ _ENDS_SPARE = 1_000
 
 
 class Lease(NamedTuple):
-    """A message in flight until it becomes visible or its retention ends; ``group`` may be ``None``."""
+    """A message in flight until it becomes visible or its retention ends; ``group`` is ``None`` without a group."""
 
     ends_at_ms: int
     group: int | None
@@ -259,7 +259,7 @@ class Tenant(msgspec.Struct, eq=False):
 
 
 class Fairness:
-    """The groups of one queue, without idle quiet ones.
+    """The groups of one queue; idle quiet groups are removed from time to time.
 
     ``leases`` has messages in flight by position; ``other_in_flight`` counts messages in flight that are not in it.
     """
@@ -376,7 +376,7 @@ class Fairness:
         return processed >= _NEGLIGIBLE_MS and processed * 100 > self._processed.at(now_ms) * FAIR_SHARE_PERCENT
 
     def _drop_idle(self, now_ms: int) -> None:
-        """Remove idle quiet groups; called again when the number of groups has doubled."""
+        """Remove idle quiet groups; the next call follows when the number of groups has doubled."""
         self._tenants = {
             group: tenant
             for group, tenant in self._tenants.items()

@@ -47,7 +47,7 @@ class NotificationFormat(enum.Enum):
 
 
 class TopicSettings(Settings, frozen=True, kw_only=True):
-    """All settings of one topic; message sizes are those of queues."""
+    """All settings of one topic; ``message_bytes_max`` limits published messages, counted as in queues."""
 
     message_bytes_max: int = limits.SMQ_MESSAGE_BYTES.default
     operations_logged: bool = False
@@ -106,9 +106,9 @@ class ShowTopic(TopicCommand):
 
 
 class ListTopics(Command):
-    """List up to ``count`` topics of ``account`` with ``prefix``, by name, from the first name after ``after``.
+    """List up to ``count`` topics of ``account`` by name, from the first name after ``after``. Result: ``TopicPage``.
 
-    Result: ``TopicPage``.
+    Names begin with ``prefix``.
     """
 
     account: str

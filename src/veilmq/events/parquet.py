@@ -4,7 +4,7 @@ A range gives one file for each hour in which its receipts ended. The range alon
 a file, so a repeated export gives the same bytes.
 
 An entry lists the files: ``_ranges/NODE/FIRST.json``. The ranges of a node have no gaps, so a reader that has read up
-to an event finds the next entry by its name.
+to an event finds the next entry by its name, whatever the folders of its files.
 """
 
 from collections import Counter
@@ -111,7 +111,6 @@ def encode_parquet(table: Any) -> Any:
 
 
 def entry_name(first: int) -> str:
-    """Return the name of the entry for the range from the event ``first``."""
     return f"{first:012d}.json"
 
 

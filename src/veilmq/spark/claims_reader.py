@@ -12,7 +12,8 @@ Spark does not always call ``stop`` at the end of a query, so nothing depends on
 source, at the first call; executors and the planning process unpickle their own readers.
 
 Opening a source starts an epoch and fences earlier users. A thread renews lease and hold until ``stop``, the end of the
-process, or an error that ends the epoch; other errors may be temporary, such as a proxy while the server restarts.
+process, or an error that ends the epoch. Other errors may be temporary: a proxy while the server restarts, a policy
+during a change.
 """
 
 import logging
@@ -232,7 +233,7 @@ class ClaimsStreamReader(QueueStreamReader):
         """Bind the next number, and skip lost ones, which Spark has not logged.
 
         A claim that an earlier process bound, and that Spark has not logged, is used regardless of ``messages_max``;
-        otherwise it would stay bound.
+        otherwise it would stay bound for ever.
         """
         held, number = self._hold(begin.source or self._name), begin.number + 1
         wait_s = 0 if self._budget is not None else self._options.wait_s

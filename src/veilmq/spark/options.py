@@ -110,8 +110,6 @@ def choice(*names: str) -> OptionType:
 
 
 def _matching(pattern: str, allowed: str) -> OptionType:
-    """Return the type of texts that match ``pattern``."""
-
     def read(text: str) -> str:
         if not re.fullmatch(pattern, text, re.DOTALL):
             raise ValueError
@@ -179,7 +177,10 @@ CONNECTION_OPTIONS = options_of(_ConnectionOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret."""
+    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret.
+
+    Requests are retried for ``patience_s``.
+    """
 
     endpoint: str
     queue: str

@@ -3,8 +3,8 @@
 An SQS queue cannot repeat a batch, so the driver keeps the messages in memory, and renews their timeouts until the
 batch is certainly finished (``Progress``); then it deletes them. The partitions contain the messages, so tasks and
 stages can be repeated. After a crash of the driver, Spark repeats the batch without messages, and the queue delivers
-them again. So no message is lost, even if the sink ignores the repeated batch; messages that the sink had stored before
-the crash are delivered twice.
+them again when their timeouts end. So no message is lost, even if the sink ignores the repeated batch; messages that
+the sink had stored before the crash are delivered twice.
 """
 
 import logging

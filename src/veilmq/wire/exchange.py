@@ -50,7 +50,6 @@ REQUEST_IDS = _request_ids()
 
 
 def new_request_id() -> str:
-    """Return a new request id."""
     return next(REQUEST_IDS).decode()
 
 
@@ -75,7 +74,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_root(self) -> bool:
-        """Whether the caller is the account itself."""
         return not self.user
 
 

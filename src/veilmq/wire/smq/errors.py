@@ -95,12 +95,11 @@ class SmqError(Exception):
 
 
 def invalid_argument(cause: str) -> SmqError:
-    """Return the error for an invalid part of the request; ``cause`` names it and its rule."""
+    """Return the error for an invalid part of the request; ``cause`` names it and the remedy."""
     return SmqError(INVALID_ARGUMENT, f"{INVALID_ARGUMENT.text[:-1]}, cause by {truncated(cause)}.")
 
 
 def invalid_query(name: str) -> SmqError:
-    """Return the error for the parameter ``name`` of the query string."""
     return SmqError(INVALID_QUERY_STRING, f'{INVALID_QUERY_STRING.text[:-1]} "{truncated(name)}".')
 
 

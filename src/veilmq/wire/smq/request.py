@@ -25,7 +25,6 @@ _ID_PREFIX = urandom(6).hex().upper()
 
 
 def new_request_id() -> str:
-    """Return a new request id, in the format of SMQ."""
     return f"{_ID_PREFIX}{new_uuid()[-12:].upper()}"
 
 
@@ -164,12 +163,10 @@ def container(name: str, inner: str) -> str:
 
 
 def elements(content: Mapping[str, str]) -> str:
-    """Return an element for each name and text, in order."""
     return "".join([element(name, text) for name, text in content.items()])
 
 
 def element(name: str, text: str) -> str:
-    """Return an element with ``text``, escaped."""
     return f"<{name}>{escaped(text)}</{name}>\n"
 
 
@@ -308,12 +305,10 @@ def optional_body_of(request: SmqRequest, root: str) -> Element:
 
 
 def texts(element: Element) -> dict[str, str]:
-    """Return the texts of the children of ``element`` by name."""
     return {child.name: child.text for child in element.children}
 
 
 def children(element: Element, name: str) -> list[Element]:
-    """Return the children of ``element`` with ``name``."""
     return [child for child in element.children if child.name == name]
 
 

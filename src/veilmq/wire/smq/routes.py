@@ -47,7 +47,6 @@ class Route(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the label of requests in metrics."""
         return f"smq.{self.name}"
 
 

@@ -181,7 +181,6 @@ class Verifier:
     signs_body = False
 
     def __init__(self, keys: Mapping[str, AccessKey]) -> None:
-        """``keys`` are by id."""
         self._keys = keys
 
     def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:

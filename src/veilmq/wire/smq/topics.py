@@ -60,7 +60,6 @@ def subscription_of(request: SmqRequest) -> str:
 
 
 def plain_name(full: str) -> str:
-    """Return the name of a topic without its account."""
     return full.partition("/")[2]
 
 
@@ -141,7 +140,6 @@ def set_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def get_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """GetTopicAttributes: returns all attributes."""
     return Plan(topics.ShowTopic(topic=topic_of(request, context)), smq.document_response("Topic", _topic_elements))
 
 
@@ -297,7 +295,6 @@ TAG = "MessageTag"
 
 
 def _notification_body(body: str, tag: str, notification: Notification) -> str:
-    """Return the notification of a message, in the format of the subscription."""
     subscription = notification.subscription
     if subscription.format is NotificationFormat.SIMPLIFIED:
         return body

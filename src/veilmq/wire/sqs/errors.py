@@ -78,7 +78,7 @@ CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinsta
 
 
 class SqsError(Exception):
-    """An error reply; ``message`` is for the user of the client."""
+    """An error reply; ``message``, for the user of the client, has the error and, unless it is plain, the remedy."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -97,7 +97,6 @@ def invalid(message: str) -> SqsError:
 
 
 def missing_parameter(name: str) -> SqsError:
-    """Return the error for the absent or empty member ``name``."""
     return SqsError(MISSING_PARAMETER, f"The request must contain the parameter {name}.")
 
 
@@ -107,12 +106,10 @@ def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
 
 
 def unknown_attribute(name: str) -> SqsError:
-    """Return the error for an attribute that this action does not have."""
     return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {truncated(name)}.")
 
 
 def too_many_tags(queue: str) -> SqsError:
-    """Return the error for more tags than ``queue`` (its full name) may have."""
     return invalid(f"Too many tags added for queue {queue.partition('/')[2]}. A queue may have {SQS_TAGS_MAX}.")
 
 

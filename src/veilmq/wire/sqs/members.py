@@ -207,7 +207,6 @@ def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, At
 
 
 def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, AttributeValue]:
-    """Return ``attributes`` as members of a reply."""
     return {
         name: AttributeValue(string_value=value.text, binary_value=value.data, data_type=value.type)
         for name, value in attributes.items()

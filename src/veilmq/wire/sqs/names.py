@@ -86,12 +86,10 @@ def namespace(account: str, region: str, context: RequestContext) -> str:
 
 
 def account_of(queue: str) -> str:
-    """Return the account (twelve digits) of a full name or a namespace."""
     return queue.partition("/")[0].partition("@")[0]
 
 
 def region_of(queue: str, context: RequestContext) -> str:
-    """Return the region of a full name or a namespace."""
     return queue.partition("/")[0].partition("@")[2] or context.region
 
 
@@ -118,7 +116,6 @@ def queue_url(queue: str, context: RequestContext) -> str:
 
 
 def queue_arn(queue: str, context: RequestContext) -> str:
-    """Return the ARN of ``queue`` (a full name)."""
     return f"arn:aws:sqs:{region_of(queue, context)}:{account_of(queue)}:{queue.partition('/')[2]}"
 
 
@@ -136,7 +133,6 @@ def queue_of_arn(arn: str, context: RequestContext) -> str | None:
 
 
 def is_fifo(queue: str) -> bool:
-    """Return whether ``queue`` is a FIFO queue, by its name."""
     return queue.endswith(FIFO_SUFFIX)
 
 
@@ -152,7 +148,7 @@ def required_name(name: str | None) -> str:
 def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
     """Return the full name for a new queue; raises if ``name`` is invalid on SQS.
 
-    ``fifo``: the request is for a FIFO queue, and only then the name must end in .fifo.
+    ``fifo``: the request is for a FIFO queue. Its name must end in .fifo, other names must not.
     """
     name = required_name(name)
     stem = name.removesuffix(FIFO_SUFFIX) if fifo else name

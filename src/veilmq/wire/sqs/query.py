@@ -107,7 +107,6 @@ def parameters(form: Form) -> Tree:
 
 
 def malformed(reason: str) -> SqsError:
-    """Return the error for parameters with a wrong structure."""
     return SqsError(errors.MALFORMED_INPUT, reason)
 
 
@@ -244,7 +243,6 @@ def _names(shape: type[Shape]) -> list[tuple[str, str]]:
 
 
 def _members(shape: Shape, action: str) -> dict[str, Any]:
-    """Return the members of ``shape`` as a tree."""
     return {
         name: value if (value := getattr(shape, field)) is None else _content(value, name, action)
         for field, name in _names(type(shape))
@@ -265,7 +263,6 @@ def _content(value: Any, name: str, action: str) -> Any:
 
 
 def _xml(tree: dict[str, Any], action: str) -> str:
-    """Return ``tree`` as XML elements."""
     parts = []
     for name, value in tree.items():
         if isinstance(value, list):

@@ -145,7 +145,6 @@ def _check_key(given: str, queue: str, context: RequestContext) -> None:
 
 
 def invalid_attribute(name: str, reason: str) -> SqsError:
-    """Return the error for an invalid value of the queue attribute ``name``."""
     return SqsError(errors.INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}. Reason: {reason}")
 
 

@@ -100,7 +100,6 @@ class BulkRead(Command):
 
     @property
     def queue(self) -> str:
-        """The full name of the queue."""
         return self.first.queue
 
 

@@ -138,7 +138,6 @@ class BulkStage(Command):
 
     @property
     def queue(self) -> str:
-        """The full name of the queue."""
         return self.first.queue
 
     def with_messages(self, messages: list[NewMessage]) -> Stage:

@@ -43,7 +43,6 @@ class RowRefused(SqsError):
         self.reason = reason
 
     def shifted(self, count: int) -> Self:
-        """Return the error with ``count`` added to the index."""
         return type(self)(self.index + count, self.reason)
 
 
@@ -283,7 +282,6 @@ class Route(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The key of the route in ``ROUTES``."""
         return b"%b %b" % (self.method, self.noun) + (b"" if self.of_account else b"/" + self.verb)
 
     @property
@@ -294,7 +292,6 @@ class Route(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The label of requests in metrics."""
         return f"{self.noun.decode()}.{self.verb.decode() or 'list'}"
 
 
