@@ -214,13 +214,13 @@ class Exporter:
             first = page.next
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()
-        work = partial(self._put, tables, planned, done)
+        work = partial(self._write, tables, planned, done)
         threading.Thread(target=work, name="veilmq-events", daemon=True).start()
         await asyncio.wrap_future(done)
         while (await self._execute(ForgetEvents(last=planned.last))).more:
             pass
 
-    def _put(self, tables: Sequence[Any], planned: EventRange, done: "Future[None]") -> None:
+    def _write(self, tables: Sequence[Any], planned: EventRange, done: "Future[None]") -> None:
         try:
             paths = []
             for folder, name, table in range_files(tables, planned):

@@ -63,7 +63,7 @@ class HeldSource:
         view = claims.open(name, consumer=consumer, takeover=takeover, hold_s=hold_s, lease_s=options.lease_s)
         held = cls(claims, view, options)
         beats = connect(replace(options.connection, patience_s=0))  # the next heartbeat is the retry
-        threading.Thread(target=held._beat, args=(beats,), name="veilmq-heartbeat", daemon=True).start()
+        threading.Thread(target=held._renew, args=(beats,), name="veilmq-heartbeat", daemon=True).start()
         return held
 
     @property
@@ -97,7 +97,7 @@ class HeldSource:
         """Stop the heartbeats: the source's hold starts to run."""
         self._stopped.set()
 
-    def _beat(self, claims: Claims) -> None:
+    def _renew(self, claims: Claims) -> None:
         lease_s = self._options.lease_s
         while not self._stopped.wait(min(lease_s, self._options.hold_s or lease_s) / HEARTBEATS_PER_LEASE):
             try:

@@ -244,7 +244,7 @@ def test_heartbeats_survive_temporary_errors(short: str) -> None:
         ClientError("InternalError", "a defect", 500),
     )
     source = held(claims, short)
-    thread = threading.Thread(target=source._beat, args=(claims,), daemon=True)
+    thread = threading.Thread(target=source._renew, args=(claims,), daemon=True)
     thread.start()
     assert claims.well.wait(PATIENCE_S)
     source.stop()
@@ -255,7 +255,7 @@ def test_heartbeats_survive_temporary_errors(short: str) -> None:
 @pytest.mark.parametrize("code", ["EpochFenced", "SourceNotFound", "QueueNotFound"])
 def test_heartbeats_end_with_the_epoch(code: str, caplog: pytest.LogCaptureFixture) -> None:
     claims = ScriptedClaims(ClientError(code, "it is over", 409))
-    held(claims)._beat(cast(Claims, claims))
+    held(claims)._renew(cast(Claims, claims))
     assert claims.beats == 1
     assert "end: it is over" in caplog.text
 

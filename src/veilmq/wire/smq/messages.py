@@ -159,7 +159,7 @@ _UNSET = "0"
 _BODY = "MessageBody"
 
 
-class _Outgoing(msgspec.Struct, frozen=True, gc=False):
+class _PreparedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message to send, with the digest and the size of its body in the request."""
 
     message: NewMessage
@@ -167,45 +167,45 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
     body_bytes: int
 
 
-def send_message(request: SmqRequest, context: RequestContext) -> Plan:
+def send(request: SmqRequest, context: RequestContext) -> Plan:
     """SendMessage: stores one message; the reply for a delayed message has a receipt."""
-    outgoing = _outgoing(body_of(request, "Message"), context.caller)
+    prepared = _prepare(body_of(request, "Message"), context.caller)
 
     def respond(results: Any) -> Reply:
         sent: SentMessage = smq.unwrap_single(results)
-        group = outgoing.message.group if sent.sequence is not None else None
+        group = prepared.message.group if sent.sequence is not None else None
         content = (
-            _sent_elements(sent, outgoing) + smq.optional("ReceiptHandle", sent.receipt) + smq.optional(GROUP, group)
+            _sent_elements(sent, prepared) + smq.optional("ReceiptHandle", sent.receipt) + smq.optional(GROUP, group)
         )
         return smq.reply(201, smq.document("Message", content))
 
-    return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), options=_ONE), respond)
+    return Plan(Send(queue=queue_of(request, context), messages=(prepared.message,), options=_ONE), respond)
 
 
-def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
+def send_batch(request: SmqRequest, context: RequestContext) -> Plan:
     """BatchSendMessage: stores up to sixteen messages, all or none."""
     entries = children(body_of(request, "Messages"), "Message")
     if not 1 <= len(entries) <= limits.SMQ_BATCH_ENTRIES_MAX:
         raise invalid_argument(f"Messages, of which there are 1 to {limits.SMQ_BATCH_ENTRIES_MAX}")
-    outgoing = [_outgoing(entry, context.caller) for entry in entries]
+    prepared = [_prepare(entry, context.caller) for entry in entries]
     bytes_max = max(limits.SMQ_BATCH_BYTES_MAX, context.smq_message_bytes_max)
-    if sum(each.body_bytes for each in outgoing) > bytes_max:
+    if sum(each.body_bytes for each in prepared) > bytes_max:
         raise invalid_argument(f"Messages, which may have {bytes_max} bytes together")
 
     def respond(results: Any) -> Reply:
         sent: list[SentMessage] = [unwrap(each) for each in unwrap(results)]
-        content = [smq.container("Message", _sent_elements(*pair)) for pair in zip(sent, outgoing, strict=True)]
+        content = [smq.container("Message", _sent_elements(*pair)) for pair in zip(sent, prepared, strict=True)]
         return smq.reply(201, smq.document("Messages", "".join(content)))
 
-    messages = tuple(each.message for each in outgoing)
+    messages = tuple(each.message for each in prepared)
     return Plan(Send(queue=queue_of(request, context), messages=messages, options=_SEVERAL), respond)
 
 
-def _sent_elements(sent: SentMessage, outgoing: _Outgoing) -> str:
-    return f"<MessageId>{sent.id.hex().upper()}</MessageId>\n<MessageBodyMD5>{outgoing.body_md5}</MessageBodyMD5>\n"
+def _sent_elements(sent: SentMessage, prepared: _PreparedMessage) -> str:
+    return f"<MessageId>{sent.id.hex().upper()}</MessageId>\n<MessageBodyMD5>{prepared.body_md5}</MessageBodyMD5>\n"
 
 
-def _outgoing(message: Element, caller: Caller | None) -> _Outgoing:
+def _prepare(message: Element, caller: Caller | None) -> _PreparedMessage:
     given = texts(message)
     body = given.get(_BODY)
     if not body:
@@ -224,7 +224,7 @@ def _outgoing(message: Element, caller: Caller | None) -> _Outgoing:
         else smq.whole_number("Priority", priority, limits.PRIORITY),
         group=group,
     )
-    return _Outgoing(new, body_md5(body), body_bytes)
+    return _PreparedMessage(new, body_md5(body), body_bytes)
 
 
 def missing_body(message: Element) -> SmqError:
@@ -263,7 +263,7 @@ def message_properties(message: Element, group: str | None, caller: Caller | Non
 _RECEIVED_TOO_OFTEN = "MaxReceiveCountExceeded"
 
 
-def receive_message(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
+def receive(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
     """ReceiveMessage: returns one message, hidden for the timeout of its queue; may wait for it.
 
     With ``several``, BatchReceiveMessage: up to sixteen messages, as soon as there is one.
@@ -274,7 +274,7 @@ def receive_message(request: SmqRequest, context: RequestContext, *, several: bo
     return Plan(command, _messages_response(context, several), wait_s)
 
 
-def peek_message(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
+def peek(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
     """PeekMessage: returns the message that a receive would return now, unchanged.
 
     With ``several``, BatchPeekMessage: up to sixteen messages.
@@ -343,17 +343,17 @@ def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context
 RECEIPT = "receipthandle"
 
 
-def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
+def delete(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteMessage: takes a live receipt of a receive, of a change, or of the send of a message still delayed."""
 
     def respond(results: Any) -> Reply:
         _check(smq.unwrap_single(results))
         return smq.reply(204)
 
-    return Plan(_delete(request, context, (_receipt(request),)), respond)
+    return Plan(_delete_command(request, context, (_receipt(request),)), respond)
 
 
-def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
+def delete_batch(request: SmqRequest, context: RequestContext) -> Plan:
     """BatchDeleteMessage: takes up to sixteen receipts, each alone; the reply lists those that failed."""
     if not request.body:
         raise SmqError(errors.MISSING_RECEIPT_HANDLE)
@@ -374,10 +374,10 @@ def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
             return smq.reply(204)
         return smq.reply(404, smq.document("Errors", "".join(failed)), code=errors.MESSAGE_NOT_EXIST.name)
 
-    return Plan(_delete(request, context, receipts), respond)
+    return Plan(_delete_command(request, context, receipts), respond)
 
 
-def change_message_visibility(request: SmqRequest, context: RequestContext) -> Plan:
+def change_visibility(request: SmqRequest, context: RequestContext) -> Plan:
     """ChangeMessageVisibility: changes the timeout of a lease, from now, and issues a new receipt."""
     receipt = _receipt(request)
     timeout = request.query.get("visibilitytimeout")
@@ -402,7 +402,7 @@ def change_message_visibility(request: SmqRequest, context: RequestContext) -> P
     return Plan(command, respond)
 
 
-def _delete(request: SmqRequest, context: RequestContext, receipts: tuple[str, ...]) -> Delete:
+def _delete_command(request: SmqRequest, context: RequestContext, receipts: tuple[str, ...]) -> Delete:
     return Delete(queue=queue_of(request, context), receipts=receipts, only_live=True, any_epoch=context.smq_lenient)
 
 

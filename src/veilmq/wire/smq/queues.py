@@ -106,7 +106,7 @@ def described(view: QueueView) -> str:
 # CreateQueue, SetQueueAttributes, GetQueueAttributes and DeleteQueue (reference, sections 4.1 to 4.4).
 
 
-def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
+def create(request: SmqRequest, context: RequestContext) -> Plan:
     """CreateQueue: creates the queue (201), or returns it if it has the given attributes (204)."""
     queue = queue_of(request, context, smq.NEW_QUEUE_NAME)
     supplied = read_settings(smq.optional_body_of(request, "Queue"), context)
@@ -116,7 +116,7 @@ def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
     return Plan(command, smq.creation_response(smq.queue_url(request.path[1], context)))
 
 
-def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
+def set_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetQueueAttributes: changes the given attributes; current leases keep their deadlines."""
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
@@ -125,18 +125,18 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     return Plan(commands.SetQueue(queue=queue, settings=changes), smq.no_content)
 
 
-def get_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
+def get_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetQueueAttributes: returns all attributes."""
     command = commands.ShowQueue(queue=queue_of(request, context), counts=True)
     return Plan(command, smq.document_response("Queue", described))
 
 
-def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
+def delete(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteQueue: deletes a queue and its messages; a missing queue is no error."""
     return Plan(commands.DeleteQueue(queue=queue_of(request, context)), smq.deletion_response(QueueNotFound))
 
 
-def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
+def list_page(request: SmqRequest, context: RequestContext) -> Plan:
     """ListQueue: lists the caller's queues by name, in pages (reference, section 4.5).
 
     ``x-mns-with-meta`` adds the attributes of each queue that the caller may see.

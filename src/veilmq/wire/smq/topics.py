@@ -126,29 +126,29 @@ _SIZE = "MaximumMessageSize"
 _LOGGED = "LoggingEnabled"
 
 
-def create_topic(request: SmqRequest, context: RequestContext) -> Plan:
+def create(request: SmqRequest, context: RequestContext) -> Plan:
     """CreateTopic: creates the topic (201), or returns it if it has the given attributes (204)."""
     topic = topic_of(request, context)
     supplied = _settings(smq.optional_body_of(request, "Topic"), context)
     return Plan(topics.CreateTopic(topic=topic, settings=supplied), smq.creation_response(topic_url(topic, context)))
 
 
-def set_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
+def set_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetTopicAttributes: changes the given attributes."""
     changes = _settings(body_of(request, "Topic"), context)
     return Plan(topics.SetTopic(topic=topic_of(request, context), settings=changes), smq.no_content)
 
 
-def get_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
+def get_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     return Plan(topics.ShowTopic(topic=topic_of(request, context)), smq.document_response("Topic", _topic_elements))
 
 
-def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
+def delete(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteTopic: deletes a topic and its subscriptions; a missing topic is no error."""
     return Plan(topics.DeleteTopic(topic=topic_of(request, context)), smq.deletion_response(TopicNotFound))
 
 
-def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
+def list_page(request: SmqRequest, context: RequestContext) -> Plan:
     """ListTopic: lists the URLs of topics, and with ``x-mns-with-meta`` their attributes."""
     page, detailed = smq.read_listing(request.headers)
 
@@ -313,7 +313,7 @@ def _notification_body(body: str, tag: str, notification: Notification) -> str:
     return f'<?xml version="1.0"?>\n<Notification xmlns="{smq.NAMESPACE}">{inner}</Notification>'
 
 
-def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
+def publish(request: SmqRequest, context: RequestContext) -> Plan:
     """PublishMessage: publishes a message; ``MessageAttributes``, for mail and SMS, are ignored."""
     message = body_of(request, "Message")
     given = texts(message)

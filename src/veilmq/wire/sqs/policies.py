@@ -98,7 +98,7 @@ class Condition(NamedTuple):
     negated: bool
     when_absent: bool
 
-    def is_met(self, request: PolicyRequest) -> bool:
+    def matches(self, request: PolicyRequest) -> bool:
         """Return whether the request meets the condition."""
         value = self.value_of(request)
         if value is None:
@@ -311,7 +311,7 @@ class _Statement(NamedTuple):
     def matches(self, request: PolicyRequest) -> bool:
         caller = request.caller
         named = self.any_principal or caller.account in self.accounts or caller.arn in self.arns
-        return named is not self.negated and all(condition.is_met(request) for condition in self.conditions)
+        return named is not self.negated and all(condition.matches(request) for condition in self.conditions)
 
 
 class Policy:

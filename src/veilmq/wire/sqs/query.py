@@ -281,14 +281,6 @@ def _element(name: str, value: Any, action: str) -> str:
     return f"<{name}>{content}</{name}>" if content else f"<{name}/>"
 
 
-def _write_xml(root: str, tree: dict[str, Any], action: str) -> bytes:
-    return f"{_PROLOGUE}<{root}{_NAMESPACE}>{_xml(tree, action)}</{root}>".encode()
-
-
-def _write_json(root: str, tree: dict[str, Any], action: str) -> bytes:
-    return msgspec.json.encode(tree if root == _ERROR else {root: tree})
-
-
 VERSION = "2012-11-05"
 
 _NO_SUCH_QUEUE = "The specified queue does not exist for this wsdl version."
@@ -303,10 +295,18 @@ class ReplyFormat(NamedTuple):
     detail: str | None
 
 
-XML = ReplyFormat(b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n", _write_xml, "")
+XML = ReplyFormat(
+    b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n",
+    lambda root, tree, action: f"{_PROLOGUE}<{root}{_NAMESPACE}>{_xml(tree, action)}</{root}>".encode(),
+    "",
+)
 """The default format."""
 
-JSON = ReplyFormat(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _write_json, None)
+JSON = ReplyFormat(
+    b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n",
+    lambda root, tree, action: msgspec.json.encode(tree if root == _ERROR else {root: tree}),
+    None,
+)
 """The format for a GET that accepts only JSON."""
 
 

@@ -49,7 +49,7 @@ def in_slices(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *,
         try:
             yield make(first, min(first + SLICE_ROWS, count))
         except api.RowRefused as error:
-            raise error.shifted(offset + first) from None
+            raise api.RowRefused(offset + first + error.index, error.reason) from None
 
 
 class Outgoing:
@@ -171,16 +171,15 @@ class Writers(msgspec.Struct, frozen=True):
 
 def _stage(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     outgoing = Outgoing(queue=request.queue, caller=context.caller)
-    read: Callable[[], MessageSlices] = partial(_read_json, request.body, outgoing)
+
+    def read() -> MessageSlices:
+        rows = api.from_json(request.body, MessagesFields).messages
+        return in_slices(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
+
     if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == ARROW_TYPE:
         read = api.with_arrow("staged_messages", request.body, outgoing, instead="send JSON")
     first = Stage(queue=request.queue, messages=(), **asdict(fields))
     return ApiCall(BulkStage(first=first, read=read))
-
-
-def _read_json(body: bytes, outgoing: Outgoing) -> MessageSlices:
-    rows = api.from_json(body, MessagesFields).messages
-    return in_slices(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
 
 
 # Forwards.
@@ -242,19 +241,20 @@ def _forward(request: ApiRequest, fields: ForwardFields, context: RequestContext
         )
         for each in fields.entries
     ]
-    return ApiCall(Forward(queue=request.queue, entries=tuple(entries)), _forwarded)
 
+    def respond(results: list[Forwarded | VeilmqError]) -> Reply:
+        replies: list[Any] = []
+        for result in results:
+            if isinstance(result, VeilmqError):
+                status, content = api.error_members(result)
+                replies.append(content | {"status": status})
+            else:
+                sequence = members.sequence_text(result.sequence)
+                entry = ForwardedEntry(id=id_text(result.id), sequence_number=sequence, duplicate=result.duplicate)
+                replies.append(entry)
+        return api.json_reply(200, {"entries": replies})
 
-def _forwarded(results: list[Forwarded | VeilmqError]) -> Reply:
-    entries: list[Any] = []
-    for result in results:
-        if isinstance(result, VeilmqError):
-            status, content = api.error_members(result)
-            entries.append(content | {"status": status})
-        else:
-            number = members.sequence_text(result.sequence)
-            entries.append(ForwardedEntry(id=id_text(result.id), sequence_number=number, duplicate=result.duplicate))
-    return api.json_reply(200, {"entries": entries})
+    return ApiCall(Forward(queue=request.queue, entries=tuple(entries)), respond)
 
 
 _OF_FORWARD = (

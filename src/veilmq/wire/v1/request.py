@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -41,9 +41,6 @@ class RowRefused(SqsError):
         super().__init__(STAGE_REFUSED, f"Message {index} was refused, and nothing staged: {reason.message}")
         self.index = index
         self.reason = reason
-
-    def shifted(self, count: int) -> Self:
-        return type(self)(self.index + count, self.reason)
 
 
 CORE_ERRORS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
