@@ -24,7 +24,10 @@ from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Request
 
 CheckLargeBody = Callable[[bytes], bytes]
-"""Body → the members that the action has; raises ``SqsError`` if one has too many values, ``MsgspecError``."""
+"""Body → the same object without unknown members.
+
+Raises ``SqsError`` if a member has too many values, and ``MsgspecError`` if the body is not valid.
+"""
 
 _TOO_MANY: dict[str, tuple[int, Callable[[str], SqsError]]] = {
     "Entries": (limits.SQS_BATCH_ENTRIES_MAX, errors.too_many_entries),
@@ -36,7 +39,7 @@ _ABSENT = msgspec.Raw()
 
 
 def large_body_check(request: type[Request]) -> CheckLargeBody:
-    """Return the check of large bodies of ``request``."""
+    """Return a function that checks a body of ``request`` before it is decoded into objects."""
     fields = msgspec.structs.fields(request)
     members = msgspec.defstruct(
         "Members",
@@ -52,22 +55,23 @@ def large_body_check(request: type[Request]) -> CheckLargeBody:
         for field in fields:
             value = getattr(found, field.name)
             if memoryview(value)[:1] in _OPENING:
-                _check(field.encode_name, bytes(value))
+                _refuse_too_many_values(field.encode_name, bytes(value))
         return encode_members(found)
 
     return check_large_body
 
 
-def _check(member: str, value: bytes) -> None:
+def _refuse_too_many_values(member: str, value: bytes) -> None:
     """Raise ``SqsError`` if ``value``, a list or a map, has more values than any valid request."""
     depth = items = 0
     # Without escapes, a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
     for count, match in enumerate(_PUNCTUATION.finditer(plain)):
         if count == limits.JSON_PUNCTUATION_MAX:
-            allowed, too_many = _TOO_MANY.get(member, (items, errors.too_many_entries))
-            if items > allowed:
-                raise too_many(f"more than {items}")
+            if member in _TOO_MANY:
+                items_max, too_many = _TOO_MANY[member]
+                if items > items_max:
+                    raise too_many(f"more than {items}")
             raise errors.invalid(f"The parameter {member} holds more values than any valid request has; send fewer.")
         mark = match[1]
         if mark == b",":
@@ -130,7 +134,7 @@ _LONE_SURROGATE = re.compile(
 
 
 def _reason(error: Exception, body: bytes) -> str:
-    """Return the error text; the decoder calls an empty body and some lone surrogates truncated."""
+    """Return the error text. For an empty body and some lone surrogates, the decoder's own would be "truncated"."""
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):

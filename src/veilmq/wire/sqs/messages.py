@@ -345,11 +345,15 @@ _MISSING_RECEIPT = "The request must contain the parameter MessageHandle. Its na
 """The error of DeleteMessage, which names the parameter as AWS does, by an old name."""
 
 _LEASE_LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
-"""States with which a change succeeds, but the reply tells veilmq's consumer that its lease is lost."""
+"""States with which a change on a standard queue succeeds, although veilmq's consumer has lost its lease; the reply
+reports it."""
 
 
 class DeleteMessage(members.QueueRequest):
-    """DeleteMessage: deletes a message; accepts any receipt of the queue except expired ones on FIFO queues."""
+    """DeleteMessage: deletes a message.
+
+    A standard queue accepts any of its receipts; a FIFO queue refuses expired and superseded ones.
+    """
 
     receipt_handle: str | None = None
 
@@ -362,7 +366,7 @@ class DeleteMessage(members.QueueRequest):
         def respond(results: Any) -> None:
             outcome = results if isinstance(results, VeilmqError) else results[0]
             if outcome is not ReceiptState.LIVE:
-                (_check_fifo if is_fifo(queue) else _check)(receipt, outcome)
+                (_check_fifo if is_fifo(queue) else _checked_state)(receipt, outcome)
 
         return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
@@ -375,7 +379,7 @@ class DeleteMessageBatch(members.QueueRequest):
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
         batch = members.Batch(self, _receipt)
-        check = _check_fifo if is_fifo(queue) else _check
+        check = _check_fifo if is_fifo(queue) else _checked_state
 
         def deleted(identifier: str, receipt: str, outcome: Any) -> members.BatchResultEntry:
             check(receipt, outcome)
@@ -424,7 +428,7 @@ def _receipt(entry: DeleteMessageBatchEntry | ChangeMessageVisibility | ChangeMe
     return required("ReceiptHandle", entry.receipt_handle)
 
 
-def _check(receipt: str, outcome: Any) -> Any:
+def _checked_state(receipt: str, outcome: Any) -> Any:
     if isinstance(outcome, ReceiptInvalid) and not is_well_formed(receipt):
         why = f'The input receipt handle "{truncated(receipt)}" is not a valid receipt handle.'
         raise SqsError(errors.RECEIPT_HANDLE_IS_INVALID, why)
@@ -432,7 +436,7 @@ def _check(receipt: str, outcome: Any) -> Any:
 
 
 def _check_fifo(receipt: str, outcome: Any) -> None:
-    if _check(receipt, outcome) in _REFUSED_ON_FIFO:
+    if _checked_state(receipt, outcome) in _REFUSED_ON_FIFO:
         raise _expired(receipt)
 
 
@@ -440,7 +444,7 @@ def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     if isinstance(outcome, LeaseTooLong):
         why = f"Total VisibilityTimeout for the message is beyond the limit [{outcome.seconds_max} seconds]"
         raise errors.invalid_parameter("VisibilityTimeout", change.timeout_s, why)
-    changed: LeaseChange = _check(change.receipt, outcome)
+    changed: LeaseChange = _checked_state(change.receipt, outcome)
     if changed.state is ReceiptState.GONE:
         why = "Message does not exist or is not available for visibility timeout change."
         raise errors.invalid_parameter("ReceiptHandle", change.receipt, why)
