@@ -635,8 +635,8 @@ class Engine(Protocol):
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message before its last ``next_due_ms``; one watch for each queue.
 
-        ``wake`` is called between two commands: a command that it submits is applied next, in the same batch. Deleting
-        the queue wakes too; the next receive fails with ``QueueNotFound``.
+        ``wake`` is called between two commands. On SQLite, a command that it submits is applied next, in the same
+        batch. Deleting the queue wakes too; the next receive fails with ``QueueNotFound``.
         """
 
     def unwatch(self, queue: str) -> None:

@@ -96,7 +96,7 @@ class Coalescer:
     _waiting: deque[tuple[Command, Done]] = field(default_factory=deque)
 
     def add(self, command: Command, done: Done) -> None:
-        """Run ``command``, together with others that arrive in this iteration of the loop."""
+        """Queue ``command`` for the next statement that has room."""
         self._waiting.append((command, done))
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self._run())

@@ -171,7 +171,10 @@ class Watches:
                     self.wake(queue.name, due_ms)
 
     def changed(self, queue: str) -> None:
-        """Wake the waiters, and clear the caches of all nodes, after a change, purge or deletion of the queue."""
+        """Wake the waiters of all nodes after a queue was changed, purged or deleted.
+
+        Other nodes also forget the cached queue; on this node, the caller does that.
+        """
         self.wake_here(queue, self._clock.now_ms())
         self._queue_notification("changed", queue)
 

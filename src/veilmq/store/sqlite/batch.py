@@ -51,18 +51,18 @@ _QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then commands on other queues overtak
 class _QueueCommands:
     """The commands of one queue in a batch, each with the slot of its result."""
 
-    __slots__ = ("after", "before", "bytes", "first_seqs", "receives", "sends")
+    __slots__ = ("first_seqs", "receives", "sends", "sent_bytes", "settles_after_receives", "settles_before_receives")
 
     def __init__(self) -> None:
-        self.before: list[tuple[int, Any]] = []
+        self.settles_before_receives: list[tuple[int, Any]] = []
         self.sends: list[tuple[int, commands.Send]] = []
         self.receives: list[tuple[int, commands.Receive]] = []
-        self.after: list[tuple[int, Any]] = []
+        self.settles_after_receives: list[tuple[int, Any]] = []
         self.first_seqs: list[int] = []
-        self.bytes = 0  # of sends
+        self.sent_bytes = 0
 
     def refuse(self, results: Results, error: VeilmqError) -> None:
-        for slot, _ in chain(self.before, self.sends, self.receives, self.after):
+        for slot, _ in chain(self.settles_before_receives, self.sends, self.receives, self.settles_after_receives):
             results[slot] = error
 
 
@@ -80,7 +80,7 @@ class Batch:
         self._has_deferred = False  # whether a command is deferred to the next batch
         self.applying = False
 
-    def insert(self, entry: Entry) -> None:
+    def add_woken(self, entry: Entry) -> None:
         """Add a command that a watch submits while the batch is applied."""
         self._woken.append(entry)
 
@@ -89,7 +89,8 @@ class Batch:
     ) -> bool:
         """Apply ``entries``, leaving those that exceed the batch; return whether there is anything to commit.
 
-        Shown time is ``now_ms`` plus ``ahead_ms``. ``mark`` is the clock's, written with other changes, or ``alone``.
+        Shown time is ``now_ms`` plus ``ahead_ms``. ``mark`` is the clock's mark; it is written only with other changes,
+        or also without them if ``alone``.
         """
         session = self._session
         session.now_ms = session.events.now_ms = now_ms
@@ -152,13 +153,14 @@ class Batch:
                     for new in command.messages:
                         size += len(new.body) + len(new.properties) + BATCH_ROW_BYTES
                     bytes_left -= size
-                    work.bytes += size
-                    if work.bytes >= _QUEUE_BYTES_MAX:
+                    work.sent_bytes += size
+                    if work.sent_bytes >= _QUEUE_BYTES_MAX:
                         full_queues.add(name)
                 elif kind is _RECEIVE:
                     work.receives.append((slot, command))
                 else:
-                    (work.after if work.receives else work.before).append((slot, command))
+                    settles = work.settles_after_receives if work.receives else work.settles_before_receives
+                    settles.append((slot, command))
             elif bytes_left <= 0 or (full_queues and getattr(command, "queue", None) in full_queues):
                 self._results[slot:end] = [DEFERRED] * (end - slot)
                 self._has_deferred = True
@@ -201,8 +203,8 @@ class Batch:
                 continue
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
                 advance_time(session, queue)
-            if work.before:
-                settle(session, queue, work.before, results)
+            if work.settles_before_receives:
+                settle(session, queue, work.settles_before_receives, results)
             found.append((queue, work))
         for queue, work in found:
             if work.sends:
@@ -215,8 +217,8 @@ class Batch:
                 self._receive(queue, work)
         session.flush()
         for queue, work in found:
-            if work.after:
-                settle(session, queue, work.after, results)
+            if work.settles_after_receives:
+                settle(session, queue, work.settles_after_receives, results)
 
     def _send(self, queue: Queue, sends: Sends) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, or none if all fail."""
@@ -242,6 +244,7 @@ class Batch:
             requests += [ReceiveRequest(slot, command) for slot, command in work.receives]
         if not requests:
             return
+        # Keep half of the batch's bytes for the other queues.
         reserved = max(0, session.read_bytes_left - _QUEUE_BYTES_MAX) if len(requests) > 1 else 0
         session.read_bytes_left -= reserved
         for index, group in enumerate(split_receives(queue, requests, session.now_ms, self._results)):

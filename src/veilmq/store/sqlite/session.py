@@ -86,7 +86,10 @@ class Session:
             self._dirty.append(queue)
 
     def stage(self, query: str, rows: list[Row]) -> None:
-        """Stage rows of a statement until the batch reads, or ends; no statement reads rows of another queue."""
+        """Stage rows of a statement until the batch reads or ends.
+
+        Rows of several queues share a statement, because none reads rows of another queue.
+        """
         staged = self._writes.setdefault(query, rows)
         if staged is not rows:
             staged += rows
@@ -129,7 +132,7 @@ class Session:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Roll back what is written inside if it ends in a ``VeilmqError``."""
+        """Undo what was written inside if it raises a ``VeilmqError``."""
         self.write()
         accepted, changes_before = self.deduplication_log.count, self.connection.total_changes()
         self.execute("SAVEPOINT cold")
@@ -227,7 +230,7 @@ class Session:
             self.leave_runs(partition, seqs)
 
     def leave_runs(self, partition: int, seqs: list[Row]) -> None:
-        """Count messages of a FIFO queue out of their runs at the end of the batch."""
+        """Remove messages of a FIFO queue from their runs, at the end of the batch."""
         self._leaving[partition] += seqs
         self.has_deletions = True
 
@@ -272,11 +275,11 @@ class GroupNumbers:
         if number is None:
             if len(self._numbers) >= _NUMBERS_MAX:
                 self._numbers.clear()
-            number = self._numbers[partition, name] = self.of_hash(partition, group_hash(name, self.key), seq)
+            number = self._numbers[partition, name] = self.get_or_add(partition, group_hash(name, self.key), seq)
         return number
 
-    def of_hash(self, partition: int, name_hash: int, seq: int) -> int:
-        """Return the number of a group from the hash of its name."""
+    def get_or_add(self, partition: int, name_hash: int, seq: int) -> int:
+        """Return the number of the group with that hash; a new group is stored with the number ``seq``."""
         row = self._execute(SQL["group_number"], (partition, name_hash)).fetchone()
         if row is not None:
             return int(row[0])

@@ -1,4 +1,4 @@
-"""What happens to received messages: receipts settle them, time expires them, and they move to other queues.
+"""How messages leave a queue or change state: by receipts, by time, and by moves.
 
 Receipts: most deletes have the receipt of the latest receive, with the current deadline. One statement then deletes all
 rows that match their receipts; only the groups of FIFO queues are read. Everything else reads the rows of all receipts,
@@ -230,7 +230,11 @@ def _change(
 
 
 def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, list[Any]]:
-    """Return the rows of messages by seq: seq, visible_at, receive_count, generation, epoch, …"""
+    """Return the rows of messages by seq.
+
+    Columns: seq, visible_at, receive_count, generation, epoch, received_at (when the receive was requested), group,
+    lane.
+    """
     partition, seqs = queue.partition, {receipt[1] for receipt in receipts}
     if queue.log is not None:
         found: Iterable[Any] = session.events.find(partition, seqs, fifo=queue.fifo)
@@ -246,7 +250,7 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
 
 
 def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
-    """Apply deletes by live receipts to events and totals, for messages that are about to be moved."""
+    """Record messages as deleted by their live receipts, in events and totals; their rows stay, to be moved."""
     if queue.has_groups:
         fair.accounts_of(session, queue)
     rows = {} if queue.log is None else _find(session, queue, receipts)
@@ -447,7 +451,7 @@ def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], c
         firsts = {row[11]: seq for seq, row in reversed(moves)}
         for group, seq in firsts.items():
             ((name_hash,),) = session.rows("group_hash", source.partition, group)
-            groups[group] = session.group_numbers.of_hash(partition, name_hash, seq)
+            groups[group] = session.group_numbers.get_or_add(partition, name_hash, seq)
     renumbered = [
         (seq, groups[row[11]], *content, None, row[0]) for (seq, row), content in zip(moves, contents, strict=True)
     ]

@@ -32,12 +32,12 @@ from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.transaction import InternalSendOptions
 
 GENERATION_BITS = 32
-EXPIRED_SKIPPED_MAX = 1_000  # how many expired messages, or groups of them, that are not deleted yet a receive may skip
+EXPIRED_SKIPPED_MAX = 1_000  # the most expired messages (of a FIFO queue: groups) that one receive skips
 
 Results = list[Any]
 DEFERRED = object()  # the result of a command that the next batch applies, because this one is full
 
-_ENDS_READ = 1_000  # until the first lease among delays
+_ENDS_READ = 1_000  # ends of delays and leases to read, in search of the first lease
 
 # A candidate row, from statements that select messages to receive: seq, lane, receive_count, epoch, first_received_at,
 # id, body, properties, source, receives_before, first_received_at_ms, group, visible_at.
@@ -127,7 +127,7 @@ class Delivery:
         self._leases: list[Row] = []  # first receives from the ready list
 
     def lease(self, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
-        """Lease each receive its share; return all rows with their deadlines.
+        """Lease the messages of each share to its receive; return all rows with their deadlines.
 
         Receives that get nothing because the batch is full are deferred to the next one.
         """
@@ -229,7 +229,10 @@ class Delivery:
 
 
 def next_due(session: Session, queue: Queue) -> int | None:
-    """Return when a message can be received, or ``None``; now, if expired ones may use capacity or block groups."""
+    """Return when a message can be received; ``None`` if at no known time.
+
+    That is now if expired messages, not deleted yet, may use capacity or block groups.
+    """
     due_ms = now_ms = session.now_ms
     if now_ms < queue.expires_at_ms:
         if not queue.at_limit or queue.in_flight < queue.in_flight_max:

@@ -83,17 +83,17 @@ class Committer:
     def commit(self) -> None:
         """Make the batch durable; ``committed`` is called before or after this returns."""
         if self._thread is None:
-            self._committed(self._try())
+            self._committed(self._commit_now())
         elif not self._database.checkpoint_due and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
             started_s = self._stopwatch()
-            error = self._try()
+            error = self._commit_now()
             took_s = self._stopwatch() - started_s
             self._usual_s += (took_s - self._usual_s) / _SYNCS_AVERAGED
             self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
             self._committed(error)
         else:
             self._commits_to_trial -= 1
-            work = self._thread.submit(self._try)
+            work = self._thread.submit(self._commit_now)
             work.add_done_callback(lambda work: self._loop.call_soon_threadsafe(self._committed, work.result()))
             self._loop.call_later(_YIELD_INTERVAL_S, self._yield_gil, work)
 
@@ -102,7 +102,7 @@ class Committer:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _try(self) -> BaseException | None:
+    def _commit_now(self) -> BaseException | None:
         try:
             self._database.commit()
             self._database.check_space()
@@ -134,7 +134,7 @@ class SqliteStore(Store):
         options = options or EngineOptions()
         folder = self._folder = folder and folder.absolute()  # the process may change its directory
         self.clock = clock
-        self._on_fatal = on_fatal or _nothing
+        self._on_fatal = on_fatal or _ignore
         self._loop = asyncio.get_running_loop()
         self._pending: deque[Entry] = deque()
         self._refusal: VeilmqError | None = None
@@ -155,7 +155,7 @@ class SqliteStore(Store):
             self._batch = Batch(self._session)
             self._database.check_space()
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
-            resources.callback(self._end)
+            resources.callback(self._close_committer_and_write_mark)
             self._resources = resources.pop_all()
         steps: tuple[type[Command], ...] = (Sweep, *STEPS)
         for step in steps:
@@ -175,7 +175,7 @@ class SqliteStore(Store):
 
     def submit(self, command: Command, done: Done) -> None:
         if self._batch.applying:
-            self._batch.insert((command, done))
+            self._batch.add_woken((command, done))
         elif self._refusal is not None:
             self._loop.call_soon(done, self._refusal)
         else:
@@ -205,7 +205,7 @@ class SqliteStore(Store):
         await self.drain()
         self._resources.close()
 
-    def _end(self) -> None:
+    def _close_committer_and_write_mark(self) -> None:
         self._committer.close()
         if not self.has_failed:
             with suppress(apsw.Error):  # a full disk has an earlier mark
@@ -280,7 +280,7 @@ class SqliteStore(Store):
         if applied_ms:
             log.warning("the clock is trusted: %s that was held back is applied", _span(applied_ms))
         self._mark_due_ms, self._mark_alone = 0, True
-        self.submit(ListQueues(account=""), _nothing)
+        self.submit(ListQueues(account=""), _ignore)
         self._session.schedulers[Sweep].schedule()
 
     # Batches.
@@ -343,5 +343,5 @@ def _span(ms: int) -> str:
     return f"{timedelta(seconds=ms // SECOND_MS)} h".replace(", ", " and ")
 
 
-def _nothing(result: object) -> None:
-    """Do nothing: the caller only needs the batch to be durable."""
+def _ignore(result: object) -> None:
+    """Ignore the value: the caller needs no callback."""
