@@ -1,11 +1,13 @@
 """The leases of a process: their states, deadlines and renewals.
 
-- **HELD**: until the deadline, which a successful renewal moves. Only a reply *before* the old deadline counts, because
-  a service may reply 200 to a receipt that has no effect.
+- **HELD**: until the deadline, which a successful renewal moves. A reply after the old deadline counts only if the
+  server confirms that no other consumer received the message (PROVEN); a SUSPECT lease is then HELD again. Other
+  services may reply 200 to a receipt that has no effect.
 - **SUSPECT**: the deadline has passed, and another consumer may have the message.
-- **LOST**: the server reports it, or the deadline has passed on a FIFO queue (where a late receipt is dead) or with a
-  strict subscription.
-- **ENDED**: the service's limit of twelve hours is reached.
+- **LOST**: the server reports it; or the deadline has passed, with a strict subscription, or on a FIFO queue (which
+  refuses a late receipt) unless the policy has ``server_decides``.
+- **ENDED**: the service's limit of twelve hours is reached. ``confirm`` also raises it for a lease that was settled or
+  withdrawn.
 
 A lease that is not HELD must not be released: the message could become visible while another consumer processes it.
 
@@ -84,7 +86,7 @@ class Watcher:
     """Callbacks for the leases of a subscription, in the thread that changes them; they must return soon."""
 
     def changed(self, lease: "Lease", state: LeaseState) -> object:
-        """``lease`` has left HELD for ``state``."""
+        """``lease`` became SUSPECT, LOST or ENDED. A return from SUSPECT to HELD is not reported."""
 
     def ending(self, lease: "Lease", left_s: float) -> object:
         """``lease`` reaches the limit of twelve hours in ``left_s`` seconds."""

@@ -39,8 +39,9 @@ class Confidence(StrEnum):
     """The confidence of a recommendation, or of keeping the current timeout.
 
     ``high``: the timeout costs little more than the best one in nearly all draws, and the quantile is known to 10 %.
-    ``medium``: the quantile is known less precisely, or only by late deletes, or crashes only by a plateau. ``low``: it
-    may cost more, or the key borrows receipts of its queue. ``none``: no statement is possible.
+    ``medium``: one of these holds: the quantile is known less precisely; it is known only from late deletes; the crash
+    rate is known only from a plateau. ``low``: the timeout may cost more, or the key borrows receipts of its queue.
+    ``none``: no statement is possible.
     """
 
     HIGH = "high"
@@ -61,7 +62,7 @@ class Recommendation:
     ``recommended_s`` is ``None`` if the current timeout should be kept, or if no statement is possible (``confidence``
     is then ``none``). ``explore_s`` is a longer timeout that would provide more data. ``change`` is whether the gain is
     large enough. Costs are per message, ``None`` if unknown; ``cost_current_lower`` and ``cost_recommended_upper`` are
-    95 % bounds, and for a recommendation the second is below the first.
+    one-sided 95 % bounds, and for a recommendation the second is below the first.
     """
 
     queue: str
@@ -102,6 +103,7 @@ EXPLORE_FACTOR = 4
 """If all timeouts are too short for an estimate, the timeout to try is the longest one times this factor."""
 
 BOUNDS_CLOSE = 0.10
+"""Bounds at most this far from the point, relatively, are close."""
 
 COST_FACTOR_NEAR = 1.10
 COST_NEAR_S = 0.02
@@ -121,7 +123,7 @@ RENEWAL_KNOWN = 0.10
 """The relative error of the period of renewals: consumers differ, and renew late."""
 
 BY_EARLIER_MIN = 0.5
-"""One delete by an earlier receipt counts for a half-life, because the server may be fenced again afterwards."""
+"""A single delete by an earlier receipt counts for a half-life: the server may have been set to ``fenced`` since."""
 
 _LOWER, _UPPER = 0.025, 0.975
 _ONE_SIDE = 0.05

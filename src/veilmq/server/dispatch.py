@@ -3,9 +3,9 @@
 No exception escapes: the protocol encodes refusals as its own errors, and a defect of veilmq is logged and answered as
 an internal error. The connection and all others continue.
 
-The account and region of the queues that a request names are determined before its signature is verified, or without
-one. Without a credentials file, an access key id of twelve digits names the account, which is also the sender's. With
-``regions = "by-request"``, the credential scope names the region, else the host (``sqs.eu-west-1.…``, or
+The account and region of a request's queues are determined before its signature is verified; unsigned requests have
+them too. Without a credentials file, an access key id of twelve digits names the account, which is also the sender's.
+With ``regions = "by-request"``, the credential scope names the region, else the host (``sqs.eu-west-1.…``, or
 ``eu-west-1.queue.…`` of older SDKs). The defaults are the server's own. (The URL of a queue overrides all: see
 ``wire.sqs.names``.)
 """
@@ -260,9 +260,11 @@ class Dispatcher:
             log.exception("a request of action %s could not be decoded", exchange.action)
             exchange.reply(protocol.refuse(InternalError(), context.base_url))
             return None
-        request.head = None  # drops the segment; if headers are still needed, authentication has built ``fields``
-        if self._permissions is None:  # policies may check the user agent, now and later
-            request.fields, request.body = None, b""  # waiting requests then use less of the processor's cache
+        # Waiting requests keep little memory: drop the segment (authentication has built ``fields`` if it is needed),
+        # and drop headers and body unless a policy may check the user agent.
+        request.head = None
+        if self._permissions is None:
+            request.fields, request.body = None, b""
         command = plan.command
         done: Done = exchange.done
         handler = self._handlers.get(type(command))

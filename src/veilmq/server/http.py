@@ -9,10 +9,12 @@ not read replies, or has too many or too large requests in progress.
 
 A request that arrives while its connection has others in progress starts in a later iteration of the event loop, a few
 per iteration, so that a client that pipelines gets no priority over those that send one request at a time. A large body
-is admitted by its head, reserves its bytes, and is read one segment per iteration.
+is admitted by its head and reserves its bytes. After every 64 KiB reading pauses: until a later iteration, or for
+clients whose signature is not verified until a paced slot (``admission``).
 
-One timer serves all deadlines. It is set to the earliest known deadline; connections announce the short ones. All
-connections are inspected every ten seconds, to find clients that do not read. So requests touch no timer.
+One timer serves all deadlines. It is set to the earliest known deadline; connections call ``inspect_at`` for short
+ones. All connections are inspected three times per ``request_s_max`` (by default every ten seconds), to find clients
+that do not read replies. So requests touch no timer.
 """
 
 import asyncio
@@ -502,8 +504,8 @@ class Http1Connection(asyncio.Protocol):
             self._connections.inspect_at(self._reading_since_s + self._limits.request_s_max)
 
 
-_INSPECTIONS_PER_LIMIT = 20  # a timeout may be late by this fraction of the shortest limit
-_INSPECTIONS_OF_UNREAD = 3  # per limit, while replies are unread
+_INSPECTIONS_PER_LIMIT = 20  # a timeout may be late by the shortest limit divided by this
+_INSPECTIONS_PER_REQUEST_LIMIT = 3  # all connections are inspected this often per request_s_max
 
 
 class Connections:
@@ -536,7 +538,7 @@ class Connections:
         self._open: set[Http1Connection] = set()
         self.next_inspection_s = 0.0  # the next inspection of all deadlines, without the gap
         self._timer: asyncio.TimerHandle | None = None
-        self._inspection_s = min(self.limits.idle_s_max, self.limits.request_s_max / _INSPECTIONS_OF_UNREAD)
+        self._inspection_s = min(self.limits.idle_s_max, self.limits.request_s_max / _INSPECTIONS_PER_REQUEST_LIMIT)
         shortest_s = min(self.limits.request_s_max, self.limits.idle_s_max, self.limits.linger_s_max)
         self._gap_s = shortest_s / _INSPECTIONS_PER_LIMIT
         self._emptied = asyncio.Event()

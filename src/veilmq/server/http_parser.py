@@ -25,9 +25,10 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class Refusal(NamedTuple):
-    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the allowed methods, for 405.
+    """Why a request is refused before a protocol handles it.
 
-    ``kind`` is the content type if the text is not a sentence.
+    ``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the allowed methods, for 405. ``kind`` is
+    the content type if the text is not a sentence.
     """
 
     status: int
@@ -216,7 +217,9 @@ Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
 
 
 class Request(msgspec.Struct, eq=False):
-    """A complete, well-formed request: ``method`` and ``target`` as sent, ``fields`` by lower-case name, ``body``.
+    """A request: ``method`` and ``target`` as sent, headers (``fields``) by lower-case name, ``body``.
+
+    Also a head without its body, for admission, and an empty request that carries the refusal of malformed bytes.
 
     Headers that were sent several times are joined with commas; those of ``ONCE`` are refused. A plain request has
     ``head`` instead of ``fields`` until these are needed: its layout, the match, and the target and the values of
@@ -338,7 +341,8 @@ class RequestReader:
         self._hold_read = hold_read
         self._stopped = False
         self.hold: Hold | None = None  # of the body that is being read, if it is large
-        self.between_requests: list[bool] = [True]  # empty while a request is incomplete
+        # A flag, false inside a request; a list, so that llhttp can call its ``clear`` without a Python frame.
+        self.between_requests: list[bool] = [True]
         self._layouts = layouts
         self._layout = layouts.known[0]  # of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read

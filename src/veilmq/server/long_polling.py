@@ -2,10 +2,11 @@
 
 A poll is submitted to the store at once. If its result is empty and it may wait, it parks at the end of its queue's
 waiters. While a queue has waiters, the store notifies it, between two commands, when the queue has or will have a
-message. The first waiter is then submitted again, as the next command of the same batch, so no later receive overtakes
-it. A poll that gets nothing returns to its position; after one that gets something, the next is submitted if there is
-more. After a poll that ends without a result (its client disconnected) the next is submitted too, so that no message
-stays available while a poll waits.
+message. The first waiter is then submitted again. SQLite applies it as the next command of the same batch, so no later
+receive overtakes it; on PostgreSQL, receives that already wait for a statement precede it. A poll that gets nothing
+returns to its position; after one that gets something, the next is submitted if there is more. After a poll that ends
+without a result (its client disconnected) the next is submitted too, so that no message stays available while a poll
+waits.
 
 The first waiter of a queue is submitted a second time before it parks: otherwise a message sent between its first
 result and the start of the watch would be missed. Polls that do not wait cost one dict look-up.
@@ -68,7 +69,8 @@ class LongPolls:
     ) -> Pending:
         """Submit a receive or claim; call ``on_result`` once, after at most ``wait_s`` (``None``: the queue's default).
 
-        ``permit`` is called before each attempt (before the first only if ``check_first``); a refusal is the result.
+        While unread replies fill their limit, the poll waits for at least ``PARKED_S_MIN`` instead. ``permit`` is
+        called before each attempt (before the first only if ``check_first``); a refusal is the result.
         """
         waiters = self._queues.get(command.queue)
         if waiters is not None:
@@ -110,7 +112,7 @@ class LongPolls:
         self.engine.unwatch(queue)
 
     def inspect(self) -> None:
-        """Submit the first waiter of each queue, after unread replies have fallen below their limit."""
+        """Inspect the waiters of every queue; called when unread replies have fallen below their limit."""
         for waiters in list(self._queues.values()):
             waiters.inspect()
 
