@@ -322,7 +322,7 @@ def test_a_range_of_events_is_read_in_pages(host: Host) -> None:
 
 @pytest.mark.differs_on_postgres("events numbered together are one batch")
 def test_events_are_deleted_in_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 2)
+    monkeypatch.setattr("veilmq.store.events._DELETED_PER_COMMAND", 2)
     cycle(host, 5)
     plan(host)
     more = [host.do(ForgetEvents(last=5)).more for _ in range(3)]

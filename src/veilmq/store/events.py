@@ -1,6 +1,6 @@
 """The event log, as far as both dialects share it: the content of an event, which queues are logged, the export.
 
-The planned range of an export is stored before anything acts on it, and kept until the range is forgotten: an export
+The planned range of an export is stored before anything acts on it, and kept until the range is deleted: an export
 that restarts after a crash gets the same range with the same events, and writes the same files. A range is marked as
 exported at once; its rows are deleted in slices afterwards.
 """
@@ -23,7 +23,7 @@ _CACHED_BYTES_MAX = 1_000  # larger properties of a message are decoded each tim
 _NODE = "event_node"
 _NODE_BYTES = 4
 _READ_AT_ONCE = 16  # batches
-_FORGOTTEN_PER_COMMAND = 500  # batches: a few milliseconds
+_DELETED_PER_COMMAND = 500  # batches: a few milliseconds
 
 Event = tuple[Any, ...]  # the fields of a ``ReceiptClosed`` in order; the outcome may be its value
 
@@ -157,8 +157,8 @@ async def read_events(tx: Transaction, command: receipts.ReadEvents) -> receipts
 @changes
 async def forget_events(tx: Transaction, command: receipts.ForgetEvents) -> receipts.Forgotten:
     await tx.run("export_events", command.last)
-    deleted = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
-    return receipts.Forgotten(more=len(deleted) == _FORGOTTEN_PER_COMMAND)
+    deleted = await tx.rows("delete_events", _DELETED_PER_COMMAND)
+    return receipts.Forgotten(more=len(deleted) == _DELETED_PER_COMMAND)
 
 
 @changes

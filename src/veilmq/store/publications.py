@@ -34,9 +34,9 @@ from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, 
 PIECE_MESSAGES = 500  # the maximum of a piece, and of a slice
 _PIECE_BYTES = 262_144
 _SLICES_PER_S = 10  # with a rate
-_DROPPED_PIECES = 16
-_DROPPED_STAGES = 500
-_FORGOTTEN_WRITERS = 100
+_PIECES_PER_SLICE = 16
+_STAGES_PER_SLICE = 500
+_WRITERS_PER_SLICE = 100
 _STAGES_WITH_SLICE = 100  # publishing more stages is enough work for one command
 _PAUSE_MS = 10
 CLIENT_MS = 100  # for this time, ``step`` leaves the next slice to the publishing client
@@ -235,7 +235,7 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
     """Delete silent writers, and run a slice of the publication that has waited longest."""
     now_ms = await tx.now()
     for writer, origin, _ in await tx.rows(
-        "silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS, lock="update skip locked"
+        "silent_writers", now_ms - _SILENCE_MS, _WRITERS_PER_SLICE, lock="update skip locked"
     ):
         await _add_publication(tx, origin, writer, _ALL_BATCHES, now_ms)
         await tx.run("delete_writer", writer)
@@ -260,8 +260,8 @@ async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> N
     queue = None if ends else await tx.find_by_origin(publication.origin)
     if queue is not None:
         await _deliver(tx, publication, queue, now_ms, _PAUSE_MS)
-    elif await tx.rows("delete_pieces", number, _DROPPED_PIECES) or await tx.rows(
-        "delete_stages", number, _DROPPED_STAGES
+    elif await tx.rows("delete_pieces", number, _PIECES_PER_SLICE) or await tx.rows(
+        "delete_stages", number, _STAGES_PER_SLICE
     ):
         await tx.run("put_publication", number, _NO_STAGES, now_ms + _PAUSE_MS)
     else:

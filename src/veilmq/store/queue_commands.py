@@ -20,7 +20,7 @@ from veilmq.store.port import Survey, SurveyQueues
 from veilmq.store.transaction import AFTER_ALL_NAMES, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"  # the kinds of cooldowns: of a purged queue, and of the name of a deleted one
-_FORGOTTEN_COOLDOWNS = 1_000
+_COOLDOWNS_PER_SLICE = 1_000
 _read_account = msgspec.json.Decoder(AccountSettings).decode
 
 
@@ -121,7 +121,7 @@ async def delete_cooldowns(tx: Transaction) -> None:
     """Delete a slice of the expired cooldowns, for the janitor."""
     now_ms = await tx.now()
     for kind, pause_s in ((_PURGED, tx.options.purge_pause_s), (_DELETED, tx.options.queue_name_pause_s)):
-        await tx.run("delete_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
+        await tx.run("delete_cooldowns", kind, now_ms - pause_s * SECOND_MS, _COOLDOWNS_PER_SLICE)
 
 
 @changes

@@ -271,7 +271,7 @@ def test_export_stopped_between_two_hours(stage: Stage) -> None:
 
 
 def test_partly_deleted_range_is_deleted_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 1)
+    monkeypatch.setattr("veilmq.store.events._DELETED_PER_COMMAND", 1)
     stage.cycle(3)
     first, last = plan(stage.host)
     stage.flush()

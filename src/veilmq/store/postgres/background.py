@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 JANITOR_MS = RETENTION_S.minimum * SECOND_MS
 """Interval at which each node tries to be the janitor."""
 
-SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
-SQL["drop_fifo_messages"] = fifo_variant(SQL["drop_messages"])
-SQL["drop_turns"] = SQL["drop_groups"].replace("fifo_group", "fair_turn").replace("group_id", "group_key")
-SQL["forget_attempts"] = SQL["forget_accepted"].replace("accepted", "attempt").replace("expires_at", "attempted_at")
+SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "delete_old_receipts": EVENTS["delete_old_receipts"]}
+SQL["delete_fifo_messages"] = fifo_variant(SQL["delete_messages"])
+SQL["delete_turns"] = SQL["delete_groups"].replace("fifo_group", "fair_turn").replace("group_id", "group_key")
+SQL["delete_attempts"] = SQL["delete_accepted"].replace("accepted", "attempt").replace("expires_at", "attempted_at")
 
 _SQL_LOGGED = log_variants(SQL)
 
@@ -54,7 +54,7 @@ _PAGE = 100
 _GROUPS_PER_SLICE = 100  # some 15 ms
 _RETIRED_MS = 300 * SECOND_MS  # far longer than the statement timeout
 
-_RETIRED_DELETES = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns")
+_RETIRED_DELETES = ("delete_messages", "delete_fifo_messages", "delete_receipts", "delete_groups", "delete_turns")
 
 
 async def sweep(node: Node, connection: Any) -> None:
@@ -64,19 +64,19 @@ async def sweep(node: Node, connection: Any) -> None:
         log_args = of_log if of_log[0] is not None else ()
         for name in _RETIRED_DELETES:
             await _run_to_end(node, connection, name, partition, rows_max, log_args=log_args)
-        await _forget_expired(node, connection, partition)
-        await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
+        await _delete_expired(node, connection, partition)
+        await connection.execute(SQL["delete_part"], partition, _RETIRED_MS)
     async for row in _rows(connection, "queues_after"):
         await sweep_queue(node, connection, queue_of(row, node.options.event_log))
     await connection.execute(SQL["end_outboxes"])
-    await connection.execute(SQL["drop_outboxes"], _RETIRED_MS)
+    await connection.execute(SQL["delete_outboxes"], _RETIRED_MS)
     await number_events(connection, node.options)
 
 
 async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
     """Delete the due rows of a queue."""
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
-    await _run_to_end(node, connection, "forget_expired", queue.origin, rows_max, *expired)
+    await _run_to_end(node, connection, "delete_old_receipts", queue.origin, rows_max, *expired)
     args = queue.partition, retention_ms(queue), rows_max
     late_until, ended_before = await connection.fetchrow(SQL["pending_changes"], queue.partition) or (0, 0)
     if queue.settings.fifo:
@@ -88,18 +88,18 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
             await connection.execute(SQL["end_late"], queue.partition, late_until)
             node.watches.wake(queue.name, 0)
         deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *event_log_args(queue))
-        await _forget_expired(node, connection, queue.origin)
+        await _delete_expired(node, connection, queue.origin)
     else:
         deleted = await _run_to_end(node, connection, "sweep", *args, log_args=event_log_args(queue))
         await _run_to_end(node, connection, "sweep_turns", queue.partition, rows_max)
         if ended_before:
-            await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
+            await connection.execute(SQL["clear_ended"], queue.partition, ended_before)
     if deleted:
         node.watches.wake(queue.name, 0)
 
 
-async def _forget_expired(node: Node, connection: Any, origin: int) -> None:
-    for name, kept_ms in (("forget_accepted", 0), ("forget_attempts", ATTEMPT_S * SECOND_MS)):
+async def _delete_expired(node: Node, connection: Any, origin: int) -> None:
+    for name, kept_ms in (("delete_accepted", 0), ("delete_attempts", ATTEMPT_S * SECOND_MS)):
         await _run_to_end(node, connection, name, origin, node.options.sweep_rows, kept_ms)
 
 
@@ -237,7 +237,7 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
                 log.warning("events are dropped: too many wait to be exported")
             expired = [(row["qp"], row["number"]) for row in dropped if row["outcome"] == "expired"]
             if expired:
-                await connection.executemany(EVENTS["drop_expired"], expired)
+                await connection.executemany(EVENTS["delete_receipt"], expired)
             await connection.execute(EVENTS["add_numbers"], len(kept), len(dropped))
         if len(rows) < slice_events:
             return

@@ -19,7 +19,7 @@ SELECT relname FROM pg_class
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p' AND relname <> 'migration'
 ORDER BY oid
 
--- name: forget_urls
+-- name: delete_urls
 -- The URLs are those of the source's databases; the copy has others.
 UPDATE mq.database SET url = NULL
 

@@ -284,7 +284,7 @@ async def copy_tables(
         messages += rows if table in ("msg", "fifo_msg") else 0
         if progress is not None:
             progress(messages, max(messages, total))
-    await target.connection.execute(SQL["forget_urls"])
+    await target.connection.execute(SQL["delete_urls"])
     for table, column, sequence in await source.connection.fetch(SQL["sequences"]):
         last = await source.connection.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
         if last is not None:

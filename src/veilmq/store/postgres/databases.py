@@ -283,7 +283,7 @@ async def add(home_url: str, url: str) -> Listed:
         try:
             await join(other, store, place)
         except PlaceRefused:
-            await home.execute(SHARDS["forget_member"], place)
+            await home.execute(SHARDS["delete_member"], place)
             raise
         return Listed(place + 1, kept_url, await other.fetchval(SQL["count_queues"]))
 
@@ -299,7 +299,7 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
             raise StoreError(f"{url} is the first database of the store itself.")
         if ours.place not in kept or not kept[ours.place].removed:
             return ours.place
-        await other.execute(SHARDS["forget_identity"])  # a node that had not seen the removal may have added it again
+        await other.execute(SHARDS["delete_identity"])  # a node that had not seen the removal may have added it again
     if await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
     return next(
@@ -327,14 +327,14 @@ async def remove(home_url: str, name: str) -> Listed:
             if member.url is None:
                 raise StoreError(f"The URL of number {member.place + 1} is not known: add it first, then remove it.")
             await home.execute(SHARDS["remove_member"], member.place)
-            await home.execute(SHARDS["drop_places"], member.place)
+            await home.execute(SHARDS["delete_places"], member.place)
             async with _ready(member.url) as other:
                 await _require_empty(other, member, store)
                 for url in (home_url, *(each.url for each in kept if each is not member and each.url is not None)):
                     async with _ready(url) as connection:
                         if await connection.fetchval(SHARDS["is_waiting"], member.place):
                             raise StoreError(f"Messages are on their way to {member.url}: try again in a while.")
-                await other.execute(SHARDS["forget_identity"])
+                await other.execute(SHARDS["delete_identity"])
     return Listed(member.place + 1, member.url, 0)
 
 

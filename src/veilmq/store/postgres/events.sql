@@ -14,7 +14,7 @@ WITH late AS (
 )
 SELECT seq FROM late
 
--- name: forget_expired
+-- name: delete_old_receipts
 -- Delete up to $2: those stored at least $3 ms ago, and those older than the latest $4.
 DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY(ARRAY(
     SELECT number FROM (SELECT number, seen_at FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2) AS first
@@ -38,6 +38,6 @@ RETURNING number, qp, queue, properties, group_hash, size, id, generation, came_
 -- name: add_numbers
 UPDATE mq.event_state SET recorded = recorded + $1, dropped = dropped + $2
 
--- name: drop_expired
+-- name: delete_receipt
 -- The expired receipt of a dropped event.
 DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = $2

@@ -249,7 +249,7 @@ class Relay(Worker):
         try:
             async with self._node.database.connection() as connection:
                 outboxes = sorted(await due(connection), key=attrgetter("place"))
-            relays = [self._relay_all(list(same_place)) for _, same_place in groupby(outboxes, key=attrgetter("place"))]
+            relays = [self._send_all(list(same_place)) for _, same_place in groupby(outboxes, key=attrgetter("place"))]
             succeeded = all(await asyncio.gather(*relays))
         except _FAILED as error:
             self.failures += 1
@@ -257,7 +257,7 @@ class Relay(Worker):
             return PAUSE_MS
         return None if succeeded else PAUSE_MS
 
-    async def _relay_all(self, outboxes: Sequence[Outbox]) -> bool:
+    async def _send_all(self, outboxes: Sequence[Outbox]) -> bool:
         """Relay all outboxes to one database; after a failure, postpone the rest and return False."""
         for number, outbox in enumerate(outboxes):
             try:

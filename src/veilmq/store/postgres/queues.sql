@@ -40,5 +40,5 @@ VALUES ($1, $2, $3, $4::text::bigint[], $5, $6) RETURNING number
 -- name: put_publication
 UPDATE publication SET stages = $2::text::bigint[], next_at = $3 WHERE number = $1
 
--- name: forget_arrivals
+-- name: delete_arrivals
 DELETE FROM mq.arrival WHERE qp = $1

@@ -15,18 +15,18 @@ SELECT value FROM mq.setting WHERE name = 'store' FOR UPDATE
 -- name: put_member
 INSERT INTO mq.database (place, url) VALUES ($1, $2) ON CONFLICT (place) DO UPDATE SET url = excluded.url
 
--- name: forget_member
+-- name: delete_member
 DELETE FROM mq.database WHERE place = $1
 
 -- name: remove_member
 -- Home: new queues no longer get this place.
 UPDATE mq.database SET removed = true WHERE place = $1
 
--- name: drop_places
+-- name: delete_places
 -- Home: waits for transactions that create queues there.
 DELETE FROM mq.shard_of WHERE place = $1
 
--- name: forget_identity
+-- name: delete_identity
 DELETE FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'token_key')
 
 -- name: is_waiting
@@ -72,7 +72,7 @@ SELECT name FROM mq.shard_of WHERE place = $1 AND name > $2 ORDER BY name LIMIT 
 -- Home: lock those of the names $1 at the place $2, without queues that are being created.
 SELECT name FROM mq.shard_of WHERE name = ANY($1::text[]) AND place = $2 FOR UPDATE SKIP LOCKED
 
--- name: drop_places_of
+-- name: delete_places_of
 DELETE FROM mq.shard_of WHERE name = ANY($1::text[])
 
 -- name: unused

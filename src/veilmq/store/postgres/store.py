@@ -286,7 +286,7 @@ class Shards(Store):
                     async with home.transaction():  # check again while the queues cannot be created
                         held = await home.fetch(SHARDS["lock_places"], unused, engine.place)
                         dropped = await self._unused(engine, held)
-                        await home.execute(SHARDS["drop_places_of"], dropped)
+                        await home.execute(SHARDS["delete_places_of"], dropped)
 
     async def _unused(self, engine: PostgresEngine, rows: Sequence[Any]) -> list[str]:
         """Return the names in ``rows`` without a queue; none while the database is down."""

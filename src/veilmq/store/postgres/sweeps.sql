@@ -64,19 +64,19 @@ SELECT eligible_at, head, mq.fifo_settle($1, group_id, $2) FROM late
 -- name: end_late
 UPDATE mq.part SET late_until = 0 WHERE qp = $1 AND late_until = $2
 
--- name: forget_ended
+-- name: clear_ended
 -- Messages that a shorter retention had ended before the position $2 are deleted.
 UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_before = $2
     AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1 AND claim IS NOT NULL)
 
--- name: forget_accepted
+-- name: delete_accepted
 -- Delete entries that expired at least $3 ms ago.
 DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
     SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() - $3 ORDER BY expires_at LIMIT $2
     FOR UPDATE SKIP LOCKED
 ))
 
--- name: drop_messages
+-- name: delete_messages
 -- log: WITH deleted AS (
     DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.msg WHERE qp = $1 ORDER BY seq LIMIT $2))
 -- log:     RETURNING mq.receipt_of(msg) AS was
@@ -90,12 +90,12 @@ DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
 -- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3) ON CONFLICT DO NOTHING
 -- log: ) SELECT FROM deleted
 
--- name: drop_expired
+-- name: delete_receipts
 -- Delete expired receipts of a deleted queue; those of a purged one still serve late deletes.
 DELETE FROM mq.expired_receipt WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
     AND number = ANY(ARRAY(SELECT number FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2))
 
--- name: drop_groups
+-- name: delete_groups
 DELETE FROM mq.fifo_group
 WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
 
@@ -114,7 +114,7 @@ WITH empty AS MATERIALIZED (
 )
 SELECT FROM empty CROSS JOIN settled
 
--- name: drop_part
+-- name: delete_part
 -- Delete a partition once it is empty, its queue is deleted, and no statement from before its retirement can still be running.
 WITH deleted AS (
     DELETE FROM mq.part
@@ -135,7 +135,7 @@ DELETE FROM mq.in_flight WHERE qp = $1 AND EXISTS (SELECT FROM deleted)
 UPDATE mq.outbox SET ended_at = mq.now_ms()
 WHERE ended_at IS NULL AND source_id > 0 AND NOT EXISTS (SELECT FROM mq.queue WHERE queue_id = outbox.source_id)
 
--- name: drop_outboxes
+-- name: delete_outboxes
 -- Delete empty outboxes that ended $1 ms ago, so that no statement can still store there.
 WITH dropped AS (
     DELETE FROM mq.outbox WHERE ended_at < mq.now_ms() - $1 AND seqs = '{}'

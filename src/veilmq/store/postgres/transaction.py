@@ -122,7 +122,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         if is_deleted:
-            await self.run("forget_arrivals", queue.origin)
+            await self.run("delete_arrivals", queue.origin)
             self.after_commit.append(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:

@@ -16,7 +16,7 @@ SELECT number, events, encoded FROM event_batch WHERE number >= $1 AND number <=
 -- name: export_events
 UPDATE event_state SET exported = $1 WHERE exported < $1;
 
--- name: forget_events
+-- name: delete_events
 -- A slice of the exported batches.
 DELETE FROM event_batch WHERE number IN (
     SELECT number FROM event_batch WHERE number <= (SELECT exported FROM event_state) ORDER BY number LIMIT $1

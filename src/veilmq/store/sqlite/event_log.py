@@ -86,7 +86,7 @@ class EventLog:
     def sweep(self, rows_max: int) -> bool:
         """Delete a slice of expired receipts that are too old or too many; return whether there may be more."""
         args = rows_max, self.now_ms - events.EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
-        return len(self._execute(SQL["forget_expired"], args).fetchall()) == rows_max
+        return len(self._execute(SQL["delete_old_receipts"], args).fetchall()) == rows_max
 
     # Leases.
 

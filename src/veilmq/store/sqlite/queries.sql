@@ -333,7 +333,7 @@ INSERT INTO expired_receipt (seq, generation, seen_at, event) VALUES (?, ?, ?, ?
 -- name: take_expired
 DELETE FROM expired_receipt WHERE seq = ? AND generation = ? RETURNING event;
 
--- name: forget_expired
+-- name: delete_old_receipts
 -- A slice of those recorded up to an instant, or older than the given number of latest ones.
 DELETE FROM expired_receipt WHERE number IN (
     SELECT number FROM (SELECT number, seen_at FROM expired_receipt ORDER BY number LIMIT ?)
@@ -361,7 +361,7 @@ SELECT number, accepted_at_ms, entries FROM accepted WHERE number >= ? ORDER BY 
 -- name: accepted_row
 SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;
 
--- name: forget_accepted
+-- name: delete_accepted
 -- At most ?2 of the oldest rows, up to an instant.
 DELETE FROM accepted
 WHERE number IN (SELECT number FROM accepted ORDER BY number LIMIT ?2) AND accepted_at_ms <= ?1 RETURNING 1;

@@ -300,7 +300,7 @@ def sweep(session: Session, command: Sweep) -> int:
     named_s_max = limits.RETENTION_S.maximum + EXPIRED_KEPT_S  # a late delete may still name it
     session.run("old_renumbered", (now_ms - named_s_max * limits.SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
     run_to_end(delete_cooldowns(_Transaction(session)))
-    if session.rows("forget_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
+    if session.rows("delete_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.refresh_first()
     many_unread = session.deduplication_log.read(_ROWS_PER_SWEEP // 4)
     many_forgotten = session.connection.total_changes() - changed_before >= _ROWS_PER_SWEEP

@@ -146,7 +146,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     "fair.sql": FAIR,
     "locks": {"lock_visible": STANDARD["lock_visible"], "lock_visible_claimed": CLAIMS["lock_visible"]},
     "of FIFO queues in claims": {"read": CLAIMS["read_fifo"]},
-    "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
+    "of FIFO queues in sweeps": {"delete_messages": SWEEPS["delete_fifo_messages"]},
     "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("next_seqs", "messages")},
 }
 WHOLE = {"count", "facts", "inspect", "waiting"}
@@ -242,7 +242,7 @@ WHOLE_DATABASE = {
         "a new partition, without a number": "copies.sql add_part, shared insert_part",
         "the doctor checks whole databases": "durability.sql facts",
         "the janitor finds its work": "events.sql retired_parts, sweeps.sql parts, "
-        "sweeps.sql end_outboxes, sweeps.sql drop_outboxes",
+        "sweeps.sql end_outboxes, sweeps.sql delete_outboxes",
         "the exporter takes events of a whole database": "events.sql take",
         "a relay finds its work": "outbox.sql due",
         "finds the partition by the name of its queue": "queues.sql find_queue",
