@@ -35,7 +35,7 @@ from veilmq.core.receipts import CountEvents
 from veilmq.events import EventsError
 from veilmq.server.admin_api import AdminContext, CallerUnknown
 from veilmq.server.console import ConsoleService, or_none
-from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_figures, exposition, queue_figures
+from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_metrics, exposition, queue_metrics
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
 from veilmq.store.port import Metric, SurveyQueues, counter, execute, gauge
@@ -99,14 +99,13 @@ class AdminConnection(H11Protocol):
             self.loop.call_later(CLOSING_S_MAX, self.abort)
 
     def abort(self) -> None:
-        """Close at once."""
         self.transport.abort()
 
     def _set_deadline(self) -> None:
         self._clear_deadline()
-        self._deadline = self.loop.call_later(self._request_s_max, self._at_deadline)
+        self._deadline = self.loop.call_later(self._request_s_max, self._on_timer)
 
-    def _at_deadline(self) -> None:
+    def _on_timer(self) -> None:
         scope: Any = self.scope  # None before the first request
         if scope is not None and _STREAMS in scope and not self.flow.write_paused:
             self._set_deadline()
@@ -209,7 +208,7 @@ class Admin:
         self._counts = QueueCountCache(server.engine, server.settings)
         self._metrics_lock = asyncio.Lock()
         self._monitoring = [
-            Route("/health/live", self._live),
+            Route("/health/live", PlainTextResponse("alive\n"), methods=["GET"]),
             Route("/health/ready", self._ready),
             Route("/metrics", self._show_metrics),
         ]
@@ -241,9 +240,6 @@ class Admin:
         monitoring, name = Starlette(routes=self._monitoring), self._server.settings.metrics_host
         guarded = AdminGuard(monitoring, own_name=name, any_name=not is_loopback(listeners), has_console=False)
         return serving(guarded, listeners, shutdown=shutdown, ending=lambda: None)
-
-    async def _live(self, request: Request) -> Response:
-        return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
         reasons = await self._server.readiness_failures()
@@ -286,8 +282,8 @@ class Admin:
             events = asyncio.create_task(or_none(execute(server.engine, CountEvents())))
             survey = await or_none(execute(server.engine, SurveyQueues(names_max=SHOWN_MAX)))
             counted = [] if survey is None else await self._counts.inspect(survey.names)
-            figures = [
-                *queue_figures(counted, server.polls.clock.shown_ms()),
+            metrics = [
+                *queue_metrics(counted, server.polls.clock.shown_ms()),
                 *server.engine.metrics(),
                 gauge("ready", "1 while /health/ready returns 200.", not await server.readiness_failures()),
                 gauge("degraded", "1 while /health/ready returns degraded.", bool(server.engine.warnings())),
@@ -295,11 +291,11 @@ class Admin:
                 gauge("connections_open", "Connections of clients.", len(server.connections)),
                 counter("event_export_failures", "Exports that failed; each is retried.", failures),
                 Metric("http_bytes", HTTP_BYTES_TEXT, "gauge", server.connections.budget.parts(), "what"),
-                *server.topics.figures(),
+                *server.topics.metrics(),
             ]
             if (counts := await events) is not None:
-                figures += event_figures(counts)
+                metrics += event_metrics(counts)
             if survey is not None:
-                figures.append(gauge("queues", "Number of queues.", survey.in_all))
-            body = await asyncio.to_thread(exposition, server.metrics.series(), figures)
+                metrics.append(gauge("queues", "Number of queues.", survey.in_all))
+            body = await asyncio.to_thread(exposition, server.metrics.series(), metrics)
         return Response(body, media_type=CONTENT_TYPE_LATEST)

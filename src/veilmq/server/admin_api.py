@@ -79,7 +79,6 @@ class CallerUnknown(Exception):
 
     @property
     def response(self) -> Response:
-        """The reply."""
         return _refusal(self.status, "AccessDenied", str(self), self.headers)
 
 

@@ -99,7 +99,6 @@ class ByteBudget:
         self._waiters[wake] = None
 
     def remove_waiter(self, wake: Callable[[], object]) -> None:
-        """Cancel ``add_waiter``."""
         self._waiters.pop(wake, None)
 
     def fits(self, hold: "Hold", more: int) -> bool:
@@ -182,7 +181,7 @@ class Hold:
             self.digest.update(piece)
 
     def verify(self) -> None:
-        """Move the bytes to the verified half, after the signature was found genuine."""
+        """Move the bytes out of the unverified half, after the signature was found genuine."""
         held = self.bytes
         if not self.is_verified:
             self._budget.change(self, -held)
@@ -229,7 +228,7 @@ class LoopQueues:
         self._queue_paced(self._paced, work)
 
     def paced_drop(self, work: Work) -> None:
-        """Call ``work``, which drops input of a refused client, in at most every other paced slot."""
+        """Call ``work``, which drops input of a refused client, in at most every other slot while others wait."""
         self._queue_paced(self._paced_drops, work)
 
     def _run_soon(self) -> None:

@@ -175,7 +175,7 @@ class Authentication:
         self._contexts[caller.arn] = unsigned, signed
         return signed
 
-    def body_share(self, request: Request, kind: type[Verifier]) -> Share:
+    def admit(self, request: Request, kind: type[Verifier]) -> Share:
         """Return the share to which the body of ``request`` counts until it is verified; only its head has arrived.
 
         Raises the protocol's error if there is no signature, no such key, or a date outside the window.
@@ -243,7 +243,6 @@ class Security:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the server's URLs."""
         return "http" if self.tls is None else "https"
 
     def reload(self) -> None:

@@ -57,7 +57,6 @@ class BackgroundRequest:
         done(result)
 
     def withdraw(self) -> None:
-        """Cancel the task."""
         self._task.cancel()
 
     def hurry(self) -> None:
@@ -196,7 +195,7 @@ class Publication(BackgroundRequest):
         return shown_due(replace(published, again=first.again), clock)
 
     def hurry(self) -> None:
-        """Reply after the current slice."""
+        """Reply after the current slice, or the next one if none runs."""
         self._until_ms = 0
         self._due.set()
 

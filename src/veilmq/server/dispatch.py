@@ -176,11 +176,22 @@ class Dispatcher:
         content: Any = request.body
         route = self._routes.get(target)
         if route is None or content_type != CONTENT_TYPE:
-            route, content = self._route(request)
+            protocol = protocol_of(request)
+            if protocol is None:
+                route = None
+            elif request.hold is not None:  # a large body is read only after its signature is verified
+                route, content = Route(protocol, b"", UNKNOWN_ACTION), None
+            else:
+                route, content = self._read(protocol, request)
         if request.method != b"POST" or head is None:
-            refusal = self._head_refusal(request, route)
+            refusal = self._refusal(request, route)
             if refusal is not None:
-                self._reply_page(request, refusal, started_s)
+                page = self._pages.get(request.target) if request.method == b"GET" else None
+                if page is None:
+                    self._refuse(request, refusal, started_s)
+                else:
+                    request.respond(200, page.headers, page.body)
+                    self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
                 return None
         context = self._contexts.get(host) or self._context(host)
         if context is None:
@@ -203,15 +214,6 @@ class Dispatcher:
             context = namespaces.of(context, authorization, request.target)
         return self._serve(request, route, content, context, started_s, verified_caller)
 
-    def _route(self, request: Request) -> tuple[Route | None, Any]:
-        """Return the route and content of ``request``; a large body is read only after its signature is verified."""
-        protocol = protocol_of(request)
-        if protocol is None:
-            return None, None
-        if request.hold is not None:
-            return Route(protocol, b"", UNKNOWN_ACTION), None
-        return self._read(protocol, request)
-
     def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
         parsed = protocol.read(request)
         if parsed is None:
@@ -219,7 +221,7 @@ class Dispatcher:
         action, content = parsed
         return Route(protocol, action, protocol.labels.get(action, UNKNOWN_ACTION)), content
 
-    def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:
+    def _refusal(self, request: Request, route: Route | None) -> Refusal | None:
         """Return why headers or method refuse ``request``: foreign web pages, and methods its protocol does not use."""
         if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
@@ -248,8 +250,12 @@ class Dispatcher:
             caller_context = context
             if self._authentication is not None:
                 caller_context = self._authentication.context(request, context, protocol.verifier, verified_caller)
-            if content is None:
-                return self._serve_large(request, protocol, context, started_s, caller_context.caller)
+            if content is None:  # a large body, whose signature is verified now
+                large, content = self._read(protocol, request)
+                if large is None:
+                    self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
+                    return None
+                return self._serve(request, large, content, context, started_s, caller_context.caller)
             if (head is None or head[0].is_traced) and (trace := request.headers.get(TRACE)):
                 caller_context = with_trace_header(caller_context, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller_context)
@@ -268,9 +274,9 @@ class Dispatcher:
         command = plan.command
         done: Done = exchange.done
         handler = self._handlers.get(type(command))
-        if self._permissions is not None and caller_context.caller is not None:
+        if self._permissions is not None and (caller := caller_context.caller) is not None:
             try:
-                self._permissions.check(exchange, command, caller_context.caller, started_s)
+                self._permissions.check(exchange, command, caller, started_s)
             except SqsError as denial:
                 exchange.reply(protocol.refuse(denial, context.base_url))
                 return None
@@ -278,41 +284,22 @@ class Dispatcher:
                 retry = partial(self._serve, request, route, content, context, started_s, verified_caller)
                 return self._permissions.wait(unknown, retry, exchange.done, started_s)
             if type(command) is BrowseQueues:
-                command = self._permissions.restricted(exchange, command, caller_context.caller)
+                command = self._permissions.restricted(exchange, command, caller)
             if type(command) in INTERCEPTED:
-                done = self._permissions.intercept(exchange, command, caller_context.caller, done)
+                done = self._permissions.intercept(exchange, command, caller, done)
             if type(command) in _POLLED and self._authentication and (plan.wait_s != 0 or request.is_pipelined):
                 keys = self._authentication
                 permission = ParkedPermission(
-                    exchange,
-                    command,
-                    caller_context.caller,
-                    context,
-                    verified_caller,
-                    keys,
-                    self._permissions,
-                    keys.loads,
+                    exchange, command, caller, context, verified_caller, keys, self._permissions, keys.loads
                 )
-                handler, done = (
-                    partial(self._polls.submit, permit=permission.check, check_first=request.is_pipelined),
-                    exchange.finish,
-                )
+                handler = partial(self._polls.submit, permit=permission.check, check_first=request.is_pipelined)
+                done = exchange.finish
         if handler is None:
             self._submit(command, done)
             return None
         if request.is_pipelined or type(command) is BulkRead:
             return OrderedReply(request, partial(handler, command, plan.wait_s, done))
         return handler(command, plan.wait_s, done)
-
-    def _serve_large(
-        self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
-    ) -> Pending | None:
-        """Read a large body after its signature was verified, then continue as with a small one."""
-        route, content = self._read(protocol, request)
-        if route is None:
-            self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
-            return None
-        return self._serve(request, route, content, context, started_s, caller)
 
     def admit(self, head: Request) -> Share | None:
         """Return the share to which a large body counts, by the request's ``head``; ``None`` after refusing it.
@@ -328,7 +315,7 @@ class Dispatcher:
             return None
         base_url = self._base_url(head.headers)
         try:
-            return self._authentication.body_share(head, protocol.verifier)
+            return self._authentication.admit(head, protocol.verifier)
         except protocol.refused as error:
             exchange = Exchange(head, self.metrics, protocol, UNKNOWN_ACTION, started_s, base_url)
             exchange.reply(protocol.refuse(error, base_url))
@@ -338,14 +325,6 @@ class Dispatcher:
         """Count a request refused before it was complete (with duration 0), and return the reply."""
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
         return render_refusal(refusal, b"", headers, self._base_url(headers))
-
-    def _reply_page(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        page = self._pages.get(request.target) if request.method == b"GET" else None
-        if page is None:
-            self._refuse(request, refusal, started_s)
-            return
-        request.respond(200, page.headers, page.body)
-        self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)

@@ -279,7 +279,6 @@ class Http1Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
         self._transport.abort()
 
     def deadline_s(self) -> float | None:
@@ -347,24 +346,19 @@ class Http1Connection(asyncio.Protocol):
             self._reading_since_s = self._connections.time_s()
             if self._reading_since_s + self._limits.request_s_max < self._connections.next_inspection_s:
                 self._connections.inspect_at(self._reading_since_s + self._limits.request_s_max)
-        if self._reader.plain is None and not self._check_partial(segment_bytes):
-            return
+        if self._reader.plain is None:
+            if not self._reader.check_unfinished(segment_bytes):
+                return
+            more = self._reader.bytes_to_reserve()
+            if (more or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(more):
+                return
+            if self._reader.hold is not None:
+                queues = self._connections.loop_queues
+                self._pace(segment_bytes, queues.soon if self._reader.hold.share.trusted else queues.paced)
+            if self._reader.continue_due and not self._requests:
+                self._send_continue()
         if self._requests and self._bodies_fill_limit():
             self._update_flow()
-
-    def _check_partial(self, segment_bytes: int) -> bool:
-        """Check a partial request that is not plain; return whether to read on."""
-        if not self._reader.check_unfinished(segment_bytes):
-            return False
-        more = self._reader.bytes_to_reserve()
-        if (more or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(more):
-            return False
-        if self._reader.hold is not None:
-            queues = self._connections.loop_queues
-            self._pace(segment_bytes, queues.soon if self._reader.hold.share.trusted else queues.paced)
-        if self._reader.continue_due and not self._requests:
-            self._send_continue()
-        return True
 
     def _admit(self, more: int) -> bool:
         """Check the head and reserve the body's bytes; return whether to read on."""
@@ -572,7 +566,7 @@ class Connections:
                 return
             self._timer.cancel()
         self.next_inspection_s = at_s
-        self._timer = self._loop.call_at(at_s + self._gap_s, self._inspect)
+        self._timer = self._loop.call_at(at_s + self._gap_s, self._on_timer)
 
     async def drain(self) -> None:
         """Wait until every connection has answered its requests and closed; ``abort`` ends the wait."""
@@ -587,7 +581,7 @@ class Connections:
         for connection in list(self._open):
             connection.abort()
 
-    def _inspect(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now_s = self.time_s()
         next_s = now_s + self._inspection_s

@@ -42,7 +42,6 @@ class Refusal(NamedTuple):
 
     @property
     def headers(self) -> bytes:
-        """The header lines."""
         return b"Content-Type: %b\r\n" % self.kind + self.extra_headers
 
     @property
@@ -54,7 +53,6 @@ class Refusal(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The body."""
         return self.text.encode() + b"\n" if self.kind is _TEXT else self.text.encode()
 
 
@@ -66,7 +64,6 @@ class RenderedReply(NamedTuple):
 
 
 def render_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> RenderedReply:
-    """Return the refusal as text for a person."""
     return RenderedReply(refusal.headers, refusal.body)
 
 
@@ -280,7 +277,6 @@ class Request(msgspec.Struct, eq=False):
         self.keep_alive = False
 
     def source_ip(self) -> str | None:
-        """Return the address of the client, if it has one."""
         return self.connection.peer()
 
     def user_agent(self) -> str | None:
@@ -290,7 +286,6 @@ class Request(msgspec.Struct, eq=False):
 
 
 def share_by_address(head: Request) -> Share:
-    """Return the share of the client's address."""
     return Share(head.source_ip() or "")
 
 
@@ -353,6 +348,7 @@ class RequestReader:
         self._spooled = bytearray()  # the body so far, if it takes several segments
         self._head_began = False
         self._fields: dict[bytes, bytes] = {}
+        self._repeated: bytes | None = None
         self._headers: dict[bytes, bytes] | None = None  # set when the head is complete; _fields are then trailers
         self.on_message_begin = self.between_requests.clear
         self.on_url = self._target.append
@@ -483,7 +479,10 @@ class RequestReader:
         """Store a header, or a trailer, which is ignored."""
         name, value = name.lower(), value.rstrip(b" \t")  # llhttp leaves blanks there (RFC 9112, section 5.1)
         if name in self._fields:
-            self._join_repeated(name, value)
+            if name in ONCE:
+                self._repeated = name
+            if len(self._fields[name]) <= self._limits.head_bytes_max:  # a longer head is refused when it is complete
+                self._fields[name] += b"," + value  # without a space, as signatures are calculated
         else:
             self._fields[name] = value
 
@@ -541,7 +540,7 @@ class RequestReader:
         self._fields = {}
         self._headers = None
         self._length = 0
-        self._repeated: bytes | None = None
+        self._repeated = None
         self._head_bytes = 0
         self._head_began = False
         self._chunks = 0
@@ -552,12 +551,6 @@ class RequestReader:
     def _refuse_once(self, flaw: Refusal) -> None:
         if not self._stopped:
             self._refuse(flaw, self.stop())
-
-    def _join_repeated(self, name: bytes, value: bytes) -> None:
-        if name in ONCE:
-            self._repeated = name
-        if len(self._fields[name]) <= self._limits.head_bytes_max:  # a longer head is refused when it is complete
-            self._fields[name] += b"," + value  # without a space, as signatures are calculated
 
     def _ignore_upgrades(self, rest: memoryview) -> None:
         """Parse requests as if they did not offer another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.

@@ -90,7 +90,6 @@ class LongPolls:
 
     @property
     def parked(self) -> int:
-        """The number of polls that wait."""
         return sum(len(waiters.parked) for waiters in self._queues.values())
 
     @property
@@ -211,7 +210,6 @@ class Poll(msgspec.Struct, eq=False):
         return bool(result.over_limit)
 
     def empty_result(self) -> Received | Bound:
-        """Return an empty result."""
         return Received(messages=[], next_due_ms=None, receive_wait_s=0)
 
     def finish(self, result: Any) -> None:

@@ -102,7 +102,7 @@ class TopicCounts:
         self.pushes_running = 0
         self.undeliverable = 0
 
-    def figures(self) -> Iterator[Metric]:
+    def metrics(self) -> Iterator[Metric]:
         """Yield the metrics."""
         pushes = {outcome.value: count for outcome, count in self.pushes.items()}
         text = "Attempts to push a message of a topic to a URL, by outcome."
@@ -141,10 +141,10 @@ _FAMILIES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Page:
-    """Collector for ``prometheus_client``: requests, as returned by ``Metrics.series``, and figures."""
+    """Collector for ``prometheus_client``: ``requests``, as returned by ``Metrics.series``, and other metrics."""
 
     requests: Sequence[tuple[str, str, Histogram]]
-    figures: Sequence[Metric]
+    metrics: Sequence[Metric]
 
     def collect(self) -> Iterator[metrics_core.Metric]:
         labels, text = ["action", "code"], "Time from the complete request to its reply, with the wait of long polls."
@@ -154,10 +154,10 @@ class _Page:
             requests.add_metric([action, code], series.count)
             durations.add_metric([action, code], _buckets(series), sum_value=series.seconds)
         yield from (requests, durations)
-        for figure in self.figures:
-            labels = [figure.label] if figure.label else []
-            family: Any = _FAMILIES[figure.kind](f"veilmq_{figure.name}", figure.text, labels=labels)
-            for label, value in figure.samples.items():
+        for metric in self.metrics:
+            labels = [metric.label] if metric.label else []
+            family: Any = _FAMILIES[metric.kind](f"veilmq_{metric.name}", metric.text, labels=labels)
+            for label, value in metric.samples.items():
                 values = [label] if labels else []
                 if isinstance(value, Histogram):
                     family.add_metric(values, _buckets(value), sum_value=value.seconds)
@@ -166,16 +166,16 @@ class _Page:
             yield family
 
 
-def exposition(requests: Sequence[tuple[str, str, Histogram]], figures: Sequence[Metric]) -> bytes:
-    """Return ``requests``, ``figures`` and process metrics as Prometheus text."""
+def exposition(requests: Sequence[tuple[str, str, Histogram]], metrics: Sequence[Metric]) -> bytes:
+    """Return ``requests``, ``metrics`` and process metrics as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Page(requests, figures))
+    registry.register(_Page(requests, metrics))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
-def queue_figures(queues: Sequence[tuple[str, CountedQueue]], now_ms: int) -> Iterator[Metric]:
-    """Yield the figures of queues, labelled with full names."""
+def queue_metrics(queues: Sequence[tuple[str, CountedQueue]], now_ms: int) -> Iterator[Metric]:
+    """Yield the metrics of queues, labelled with full names."""
     for name, kind, text, value_of in _BY_QUEUE:
         samples = {queue: value_of(counted, now_ms) for queue, counted in queues}
         known = {queue: value for queue, value in samples.items() if value is not None}
@@ -184,7 +184,7 @@ def queue_figures(queues: Sequence[tuple[str, CountedQueue]], now_ms: int) -> It
     yield Metric("queue_dead_letter_sources", "Queues that use it as dead-letter queue.", "gauge", sources, "queue")
 
 
-def event_figures(events: EventCounts) -> Iterator[Metric]:
+def event_metrics(events: EventCounts) -> Iterator[Metric]:
     """Yield the metrics of an event log."""
     yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
     yield counter("events_exported", "Events exported from it.", events.exported)
@@ -220,7 +220,7 @@ _BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[CountedQ
     ("messages_staged", "gauge", "Messages staged by writers and not published; they are in no queue yet.",
      lambda it, _: it.staged),
 )  # fmt: skip
-"""Name, kind and text of a figure, and its value for a queue; ``None`` if the queue has none."""
+"""Name, kind and text of a metric, and its value for a queue; ``None`` if the queue has none."""
 
 
 def _age_s(since_ms: int | None, now_ms: int) -> float:

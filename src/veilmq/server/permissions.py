@@ -143,7 +143,6 @@ class PolicyDecisions:
         self._wall_s = wall_s
 
     def arn(self, queue: str) -> str:
-        """Return the ARN of ``queue``."""
         return queue_arn(queue, self._context)
 
     def read(self, queue: str, text: str) -> Policy | None:
@@ -281,11 +280,11 @@ class Permissions:
                 result = msgspec.structs.replace(result, views=seen)
             done(result)
 
-        def drop_cached_policy(result: Any) -> None:
+        def drop(result: Any) -> None:
             self._cached.pop(command.queue, None)  # type: ignore[attr-defined]
             done(result)
 
-        return show if type(command) is commands.ListQueues else drop_cached_policy
+        return show if type(command) is commands.ListQueues else drop
 
     def restricted(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` limited to what ``caller`` may see; for queues without a policy, all or nothing."""
@@ -331,7 +330,7 @@ def _extra_permissions(command: Any) -> list[tuple[str, str]]:
 
 
 class ParkedPermission(msgspec.Struct, eq=False):
-    """Permission of a parked poll. ``context`` is the unsigned context, ``loads`` the count of verified credentials."""
+    """Permission of a parked poll. ``context`` is the unsigned context, ``loads`` that of the keys verified last."""
 
     exchange: Exchange
     command: Command

@@ -50,7 +50,7 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
     addresses: list[_Address] = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
     for attempt in range(_FREE_PORT_ATTEMPTS):
         try:
-            return _bind_all(addresses, port)
+            return _bind(addresses, port)
         except OSError as error:
             taken_at_one_address = port == 0 and len(addresses) > 1 and error.errno == errno.EADDRINUSE
             if not taken_at_one_address or attempt == _FREE_PORT_ATTEMPTS - 1:
@@ -75,7 +75,7 @@ def is_loopback(listeners: Sequence[socket.socket]) -> bool:
     return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
 
 
-def _bind_all(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
+def _bind(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
     """Bind all addresses that this machine has; raises ``OSError`` if it has none, or one cannot be bound."""
     listeners: list[socket.socket] = []
     not_here: OSError | None = None

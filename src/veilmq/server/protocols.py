@@ -96,12 +96,12 @@ def _query(recognises: Callable[[Request], bool], reply_format: sqs_query.ReplyF
 SQS_QUERY = _query(_is_query, sqs_query.XML)
 
 
-def _reading(read: Callable[..., Any], action_of: Callable[[Any], bytes]) -> Callable[[Request], tuple[bytes, Any]]:
-    def parse(request: Request) -> tuple[bytes, Any]:
-        parsed = read(request.method, request.target, request.headers, request.body)
+def _reading(parse: Callable[..., Any], action_of: Callable[[Any], bytes]) -> Callable[[Request], tuple[bytes, Any]]:
+    def read(request: Request) -> tuple[bytes, Any]:
+        parsed = parse(request.method, request.target, request.headers, request.body)
         return action_of(parsed), parsed
 
-    return parse
+    return read
 
 
 SMQ = Protocol(

@@ -134,18 +134,19 @@ class SystemResolver:
         if pending is None:
             if len(self._pending) >= _LOOKUPS_MAX:
                 raise OSError("too many names are being looked up")
+
+            def done(ended: "asyncio.Future[list[str]]") -> None:
+                del self._pending[name, port]
+                ended.exception()  # mark as retrieved: perhaps no push awaits it
+
             found: Future[list[str]] = Future()
-            Thread(target=_look_up, args=(found, name, port), name=f"veilmq-push-{name}", daemon=True).start()
+            Thread(target=_resolve, args=(found, name, port), name=f"veilmq-push-{name}", daemon=True).start()
             pending = self._pending[name, port] = asyncio.wrap_future(found)
-            pending.add_done_callback(partial(self._found, (name, port)))
+            pending.add_done_callback(done)
         return await asyncio.shield(pending)
 
-    def _found(self, key: tuple[str, int], pending: "asyncio.Future[list[str]]") -> None:
-        del self._pending[key]
-        pending.exception()  # mark as retrieved: perhaps no push awaits it
 
-
-def _look_up(found: "Future[list[str]]", name: str, port: int) -> None:
+def _resolve(found: "Future[list[str]]", name: str, port: int) -> None:
     """Resolve a name; asyncio drops a result that comes after the loop has ended."""
     try:
         addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -202,7 +203,7 @@ class Receiver:
         self.limit = 1
         self.running = 0
 
-    def push_ended(self, *, succeeded: bool) -> None:
+    def finish(self, *, succeeded: bool) -> None:
         """Note the end of a push."""
         self.running -= 1
         self.limit = min(RECEIVER_PUSHES_MAX, self.limit * 2) if succeeded else 1
@@ -222,7 +223,6 @@ class PushedSubscription:
 
     @property
     def queue(self) -> str:
-        """Name of the queue."""
         return push_queue(self.subscription.topic, self.subscription.name)
 
     def wake(self, due_ms: int) -> None:
@@ -333,9 +333,9 @@ class Pusher:
         self._changed = self._is_listing
         if not self._closing and not self._is_listing:
             self._is_listing = True
-            self.engine.submit(ListPushes(), self._header_elements)
+            self.engine.submit(ListPushes(), self._listed)
 
-    def _header_elements(self, result: list[Subscription] | VeilmqError) -> None:
+    def _listed(self, result: list[Subscription] | VeilmqError) -> None:
         self._is_listing = False
         if self._closing:
             return
@@ -345,7 +345,7 @@ class Pusher:
         for subscription in result:
             url = read_push_url(subscription.push_url)
             receiver = self._receivers.setdefault((url.host, url.port), Receiver())
-            pushed = PushedSubscription(subscription, receiver, self.clock, self._on_due)
+            pushed = PushedSubscription(subscription, receiver, self.clock, self._ready)
             known = self._subscriptions.setdefault(pushed.queue, pushed)
             known.subscription, known.receiver = subscription, receiver
             if known is pushed:
@@ -366,7 +366,7 @@ class Pusher:
         if self._subscriptions.pop(pushed.queue, None) is not None:
             self.engine.unwatch(pushed.queue)
 
-    def _on_due(self, pushed: PushedSubscription) -> None:
+    def _ready(self, pushed: PushedSubscription) -> None:
         self._due_subscriptions[pushed] = None
         self._receive_due()
 
@@ -417,7 +417,7 @@ class Pusher:
             log.debug("a push of %s was not settled; it is received again: %s", pushed.queue, error)
         finally:
             self.counts.pushes_running -= 1
-            receiver.push_ended(succeeded=not problem)
+            receiver.finish(succeeded=not problem)
             self._free_slots += 1
             self._receive_due()
 

@@ -55,17 +55,8 @@ class QueueRecord:
     """
 
     __slots__ = (
-        "_earlier",
-        "_last_cost_s",
-        "_later",
-        "_times",
-        "_visible",
-        "cost_s",
-        "counted_at_ms",
-        "counts",
-        "created_at_ms",
-        "rates",
-        "view",
+        "_earlier", "_last_cost_s", "_later", "_times", "_visible", "cost_s", "counted_at_ms", "counts",
+        "created_at_ms", "rates", "view",
     )  # fmt: skip
 
     def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
@@ -179,7 +170,7 @@ class QueueStatistics:
         self._requested_at_ms = self._clock.now_ms()
         if command.names is not None:
             return await self._by_names(command, command.names)
-        names = await self._search(command)
+        names = await self._find(command)
         if command.order is not QueueOrder.NAME:
             await self._count([name for name in names if name not in self._records][:NEW_QUEUES_PER_PAGE])
         if self._timer is None:
@@ -207,7 +198,7 @@ class QueueStatistics:
         shown = [self._shown(command, name) for name in counted]
         return BrowsedQueues(queues=shown, in_all=len(counted), counted=len(counted))
 
-    async def _search(self, command: BrowseQueues) -> list[str]:
+    async def _find(self, command: BrowseQueues) -> list[str]:
         """Return the full names that match the search, in order; drop the records of deleted queues."""
         account, names = command.account, list[str]()
         more = True

@@ -196,7 +196,7 @@ def _read_stores(raw: object) -> str:
 
 
 SWITCH = Kind("", "true or false", _read_switch)
-"""Without a value on the command line: the flag means true."""
+"""As a flag it has no value, and means true."""
 
 STORES = Kind(
     "URL",
@@ -238,7 +238,6 @@ class SettingError(ValueError):
 
 
 def _setting(default: SettingValue, kind: Kind, description: str) -> Any:
-    """Return a dataclass field with its documentation and limits."""
     return field(default=default, metadata={"kind": kind, "description": description})
 
 
@@ -394,7 +393,7 @@ class ServerSettings:
             ("admin_host", signed and encrypted, both),
         ):
             host = getattr(self, name)
-            if not (safe or self.insecure or _is_loopback(host)):
+            if not (safe or self.insecure or is_loopback(host)):
                 problem = "other machines can reach it, and requests need no signature; use a loopback address or add"
                 raise SettingError(name, value=host, problem=f"{problem} {remedy} (--insecure)")
         if self.console_proxy is not None and not signed:
@@ -410,7 +409,8 @@ class ServerSettings:
                 raise SettingError(other, value=port, problem=f"must differ from {name}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach ``host``."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -443,17 +443,14 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The command-line flag."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
     def default_text(self) -> str:
-        """The default as text."""
         return as_written(self.default)
 
 

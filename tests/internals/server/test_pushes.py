@@ -161,10 +161,10 @@ def test_acceptance_doubles_the_concurrency_and_a_failure_resets_it() -> None:
     for _ in range(6):
         seen.append(receiver.limit - receiver.running)
         receiver.running += 1
-        receiver.push_ended(succeeded=True)
+        receiver.finish(succeeded=True)
     assert seen == [1, 2, 4, 8, 16, 16] == [*seen[:5], RECEIVER_PUSHES_MAX]
     receiver.running += 3
-    receiver.push_ended(succeeded=False)
+    receiver.finish(succeeded=False)
     assert (receiver.limit, receiver.running) == (1, 2)
 
 
