@@ -296,7 +296,8 @@ class Watches:
                 await connection.execute(WAKEUPS["notify"], texts, timeout=_TIMEOUT_S)
             except _FAILURES:
                 connection.terminate()  # calls ``_ended``
-            self._sent += len(texts)
+            else:
+                self._sent += len(texts)
 
     # Notifications of other nodes.
 

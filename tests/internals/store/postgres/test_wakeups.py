@@ -378,6 +378,19 @@ def test_free_slot_notifies_once_per_full_receive(monkeypatch: pytest.MonkeyPatc
         assert notified == ["q"] * times
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_notifications_that_were_sent_are_counted(*, fails: bool) -> None:
+    async def execute(query: str, texts: list[str], *, timeout: float) -> None:
+        if fails:
+            raise ConnectionResetError
+
+    watches = watches_of()
+    watches._connection = cast(Any, SimpleNamespace(execute=execute, terminate=lambda: None))
+    watches._pending = {("due", "q"): 1}
+    asyncio.run(watches._send())
+    assert [each.samples[""] for each in watches.metrics() if each.name.endswith("_sent")] == [not fails]
+
+
 def test_failing_watch_disturbs_nothing() -> None:
     watches = watches_of()
     woken: list[int] = []
