@@ -13,7 +13,7 @@ from veilmq.core.messages import decode_properties
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
 
 VISIBLE, IN_FLIGHT, DELAYED = MessageState
-KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+for_each_kind = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 
 
 def inspect(host: Host, **narrowed: Any) -> list[SeenMessage]:
@@ -121,7 +121,7 @@ def test_messages_behind_a_blocked_fifo_group_are_listed_as_visible(host: Host) 
     assert bodies(host, state=VISIBLE) == ["c1", "c2", "d1", "d2"]
 
 
-@KINDS
+@for_each_kind
 def test_claimed_messages_are_listed_last_among_those_in_flight(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     for body in ("a", "b", "c"):
@@ -140,7 +140,7 @@ def test_claimed_messages_are_listed_last_among_those_in_flight(host: Host, *, f
     assert bodies(host, state=VISIBLE) == []
 
 
-@KINDS
+@for_each_kind
 def test_an_inspection_shows_the_first_and_the_last_receive(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     send(host, "a")
@@ -175,7 +175,7 @@ def test_a_dead_letter_shows_the_receives_of_its_source_queue(host: Host) -> Non
     assert (shown.receive_count, shown.received_at_ms) == (2, first_ms + 2_001)
 
 
-@KINDS
+@for_each_kind
 def test_the_receipt_of_an_inspection_acts_like_that_of_the_receive(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     send(host, "a")
@@ -216,7 +216,7 @@ def test_only_messages_in_flight_have_receipts_and_only_on_request(host: Host) -
     assert {shown.receipt for shown in inspect(host)} == {None}
 
 
-@KINDS
+@for_each_kind
 def test_an_inspection_ends_with_the_message_that_exceeds_the_byte_limit(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     sent = [f"{number:02}" + "\u00e4" * 99 for number in range(20)]
@@ -233,7 +233,7 @@ def test_an_inspection_ends_with_the_message_that_exceeds_the_byte_limit(host: H
     assert bodies(host, bytes_max=10_000, state=IN_FLIGHT, count=9) == sent[:9]
 
 
-@KINDS
+@for_each_kind
 def test_one_message_is_inspected_by_its_id(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     for body in ("a", "b", "c", "d"):
@@ -257,7 +257,7 @@ def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
     return {name: each.id for name, each in zip(names, sent, strict=True)}
 
 
-@KINDS
+@for_each_kind
 def test_a_lease_is_listed_from_its_receive_to_its_end(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo, event_log="closed")
     ids = send_for_ids(host, "a")
@@ -283,7 +283,7 @@ def test_a_lease_is_listed_from_its_receive_to_its_end(host: Host, *, fifo: bool
     assert leases(host) == []
 
 
-@KINDS
+@for_each_kind
 def test_leases_are_listed_by_their_end(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     ids = send_for_ids(host, "a", "b", "c", "d")
@@ -302,7 +302,7 @@ def test_extensions_are_unknown_without_an_event_log(host: Host) -> None:
     assert (shown.extensions, shown.group) == (None, None)
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("log", ["off", "closed"])
 def test_a_lease_starts_when_its_long_poll_returns(host: Host, log: str, *, fifo: bool) -> None:
     host.create(fifo=fifo, event_log=log)
@@ -318,7 +318,7 @@ def test_a_lease_starts_when_its_long_poll_returns(host: Host, log: str, *, fifo
     assert [shown.received_at_ms for shown in leases(host)] == [requested_ms + waited_ms]
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("reader", [False, True], ids=["released", "claimed"])
 def test_leases_may_include_given_messages_until_they_are_deleted(host: Host, *, fifo: bool, reader: bool) -> None:
     host.create(fifo=fifo, retention_s=3_600)
@@ -382,7 +382,7 @@ TOTALS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
 """Case → steps, and the totals of messages sent, received, deleted and redelivered."""
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("case", TOTALS)
 def test_totals_count_sends_receives_deletes_and_redeliveries(host: Host, case: str, *, fifo: bool) -> None:
     steps, expected = TOTALS[case]
@@ -425,7 +425,7 @@ def test_totals_start_at_zero_with_the_process(durable: Host) -> None:
     assert totals(durable) == (1, 1, 1, 0)
 
 
-@KINDS
+@for_each_kind
 def test_dead_letters_count_neither_as_sent_nor_as_deleted(host: Host, *, fifo: bool) -> None:
     host.create(OTHER, fifo=fifo)
     host.create(fifo=fifo, dead_letter_queue=OTHER, receives_max=1)
@@ -441,7 +441,7 @@ def test_dead_letters_count_neither_as_sent_nor_as_deleted(host: Host, *, fifo: 
     assert (totals(host), totals(host, OTHER)) == ((1, 1, 0, 0), (0, 0, 0, 0))
 
 
-@KINDS
+@for_each_kind
 def test_published_messages_count_as_sent(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     new = tuple(message(name, group="g", dedup_id=name) for name in ("a", "b"))
@@ -453,7 +453,7 @@ def test_published_messages_count_as_sent(host: Host, *, fifo: bool) -> None:
     assert totals(host) == (2, 0, 0, 0)
 
 
-@KINDS
+@for_each_kind
 def test_messages_of_a_topic_count_as_sent(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     host.create(OTHER)
@@ -464,7 +464,7 @@ def test_messages_of_a_topic_count_as_sent(host: Host, *, fifo: bool) -> None:
     assert (totals(host), totals(host, OTHER)) == ((1, 0, 0, 0), (0, 0, 0, 0))
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize(("end", "deleted"), [("acknowledge", 2), ("release", 0)])
 def test_claimed_messages_count_as_received_and_deleted(host: Host, end: str, deleted: int, *, fifo: bool) -> None:
     host.create(fifo=fifo)

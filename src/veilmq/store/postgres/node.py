@@ -199,7 +199,7 @@ class InFlight:
             count = await self._estimate(connection, queue, quota, shares_delta=is_small)
             free_slots, due_ms = quota - count.in_flight - count.delta, count.due_ms
         if free_slots <= 0:
-            self._watches.mark_full(queue.name)
+            self._watches.record_full(queue.name)
             return 0, due_ms
         return min(free_slots, wanted), None
 
@@ -215,7 +215,7 @@ class InFlight:
         """Record messages that are no longer in flight, and wake the waiters that were over the quota."""
         if (count := self._counts.get(queue.partition)) is not None:
             count.delta -= messages
-        self._watches.freed(queue.name, now_ms)
+        self._watches.slot_freed(queue.name, now_ms)
 
     async def _estimate(self, connection: Any, queue: Queue, quota: int, *, shares_delta: bool) -> _InFlightCount:
         """Return a recent count: the cached one, that of another node, or, if due, a new one."""

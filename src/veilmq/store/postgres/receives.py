@@ -260,7 +260,7 @@ class _SharedReceive:
             if not (settings.receives_max or self.connection.is_in_transaction()):
                 return await self._lease_fifo()
             async with self.connection.transaction():
-                return await (self._lease_fifo() if settings.fifo else self._lease_or_dead_letter())
+                return await (self._lease_fifo() if settings.fifo else self._lease_and_move_dead_letters())
 
         return await self.node.retry_collisions(lease)
 
@@ -279,8 +279,8 @@ class _SharedReceive:
             self.woken[target.name] = rows[0]["now"]
         return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
 
-    async def _lease_or_dead_letter(self) -> list[Any]:
-        """Lease messages of a standard queue, and move dead letters in the same transaction."""
+    async def _lease_and_move_dead_letters(self) -> list[Any]:
+        """Lease messages of a standard queue, and replace dead letters, which are moved, by further messages."""
         queue, receives_max = self.queue, self.queue.settings.receives_max
         target = None
         if queue.logs:  # the events name the dead letters; otherwise the target is looked up when needed
@@ -291,7 +291,7 @@ class _SharedReceive:
         taken: list[Any] = []
         statements = 0
         while (left := self.count - len(taken)) > 0 and letters_left > 0 and bytes_left > 0:
-            rows = alive = await self._lease_standard(left, receives_max, [row["seq"] for row in taken] or None)
+            rows = kept = await self._lease_standard(left, receives_max, [row["seq"] for row in taken] or None)
             dead = [row for row in rows if row["receive_count"] > receives_max]
             if dead and target is None:
                 target = await target_of(self.node, self.connection, queue)
@@ -300,11 +300,11 @@ class _SharedReceive:
                 letters_left -= len(dead)
                 bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
                 self.woken[target.name] = dead[0]["now"]
-                alive = [row for row in rows if row["receive_count"] <= receives_max]
+                kept = [row for row in rows if row["receive_count"] <= receives_max]
             elif dead and queue.logs:  # their events are written already
                 raise PartitionRetired(queue.name)
-            taken += alive
-            statements += bool(alive)
+            taken += kept
+            statements += bool(kept)
             if len(rows) < left:
                 break
         if statements > 1 and queue.logs:
@@ -331,12 +331,12 @@ class _SharedReceive:
             log_args = receives_max, *_share_bounds(self.shares), *log_args
         first = queue.partition, count, self.key.timeout_ms, getrandbits(queues.GENERATION_BITS)
         rest = retention_ms(queue), self.key.requested_at_ms, self.key.lease_until_ms_max, taken, *log_args
-        shares = node.fair_of(queue)
-        if shares is not None:
-            noisy = await shares.find_noisy(self.connection, queue)
+        fair = node.fair_of(queue)
+        if fair is not None:
+            noisy = await fair.find_noisy(self.connection, queue)
             rows: list[Any] = await fetch((_FAIR_LOGGED if log_args else FAIR)["receive"], *first, noisy, *rest)
             for group in {row["group_key"] for row in rows if row["is_drained"]}:
-                shares.mark_drained(group)
+                fair.mark_drained(group)
             return sorted(rows, key=itemgetter("place"))
         statement, low_water = sql(queue)["receive"], node.low_water[queue.partition]
         rows = await fetch(statement, *first, low_water.begin(), *rest)

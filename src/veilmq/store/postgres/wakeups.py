@@ -93,7 +93,7 @@ class Watches:
         self._maintainer = Worker(step=self._maintain, clock=clock, start=start, poll_ms_max=REFRESH_MS)
         self._retries = Breaker(clock=clock)
         self._connection: asyncpg.Connection[Any] | None = None
-        self.receives = False  # whether notifications arrive: the node's own ones do
+        self.notifications_arrive = False  # its own notifications reach this node
         self._echoed = False
         self._pending: dict[tuple[str, str], int] = {}
         self._announced: set[str] = set()
@@ -104,7 +104,11 @@ class Watches:
 
     def metrics(self) -> list[Metric]:
         return [
-            gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", self.receives),
+            gauge(
+                "store_notifications_arrive",
+                "1 while notifications of other servers arrive.",
+                self.notifications_arrive,
+            ),
             counter("store_notifications_sent", "Notifications sent to other servers.", self._sent),
             counter("store_notifications_received", "Notifications received from other servers.", self._received),
         ]
@@ -178,14 +182,14 @@ class Watches:
         self.wake_here(queue, self._clock.now_ms())
         self._queue_notification("changed", queue)
 
-    def mark_full(self, queue: str) -> None:
-        """Wake the waiters when any node frees an in-flight slot of ``queue``."""
+    def record_full(self, queue: str) -> None:
+        """Record that ``queue`` is at its in-flight quota, and announce waiters; the next freed slot wakes them."""
         self._full.add(queue)
         if queue in self._wakes:
             self._queue_notification("full", queue)
 
-    def freed(self, queue: str, due_ms: int) -> None:
-        """Wake the waiters that are over the quota of ``queue``; they report again if they still are."""
+    def slot_freed(self, queue: str, due_ms: int) -> None:
+        """Wake the waiters of ``queue`` if it was at its quota; a receive that still is over it records it again."""
         if queue in self._full:
             self._full.discard(queue)
             self.wake(queue, due_ms)
@@ -194,7 +198,7 @@ class Watches:
 
     @property
     def _interval_ms(self) -> int:
-        return self._poll_ms if self.receives else self._poll_ms // _POLL_FACTOR_WITHOUT_NOTIFICATIONS
+        return self._poll_ms if self.notifications_arrive else self._poll_ms // _POLL_FACTOR_WITHOUT_NOTIFICATIONS
 
     async def _poll(self) -> int | None:
         """Wake the waiters of queues with messages; return the ms until the next poll.
@@ -233,7 +237,7 @@ class Watches:
         """Connect, or repeat the announcements; a node that does not receive its own ones receives none of others."""
         if self._connection is None:
             return await self._connect()
-        self.receives, self._echoed = self._echoed, False
+        self.notifications_arrive, self._echoed = self._echoed, False
         self.awaited_until_ms = {each: until for each, until in self.awaited_until_ms.items() if self.is_awaited(each)}
         self._full &= self.awaited_until_ms.keys() | self._wakes.keys()
         self._announce()
@@ -259,7 +263,7 @@ class Watches:
         # Notifications may have been missed while there was no connection.
         self.awaited_until_ms.clear()
         self._catalog.clear()
-        self.receives = True
+        self.notifications_arrive = True
         self._queue_notification("hello")
         self._announce()
         self._poller.schedule()
@@ -269,7 +273,7 @@ class Watches:
         if connection is self._connection:
             self._connection = None
             log.warning("the connection for notifications of other nodes has ended; reconnecting")
-            self.receives = False
+            self.notifications_arrive = False
             self._poller.schedule(self._interval_ms)
             self._maintainer.schedule(self._retries.failed())
 
@@ -307,7 +311,7 @@ class Watches:
         except msgspec.DecodeError:  # from another version or another program
             return
         if node == self.name:
-            self._echoed = self.receives = True
+            self._echoed = self.notifications_arrive = True
             return
         self._received += 1
         if kind in ("awaited", "full"):

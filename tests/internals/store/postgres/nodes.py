@@ -36,7 +36,9 @@ class TwoNodes:
         self._received: list[Notification] = []
         self._calls = 0
         host.run(self._listen())
-        self.until(lambda: {each.watches.receives for each in (self.first, self.other)} == {options.listens})
+        self.until(
+            lambda: {each.watches.notifications_arrive for each in (self.first, self.other)} == {options.listens}
+        )
         self.advance(SEND_INTERVAL_MS)
 
     def watch(self, queue: str = QUEUE) -> None:

@@ -41,7 +41,7 @@ from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES, PublicationStep
 
 SLICE = 8
 OPTIONS = replace(RESTLESS, claim_slice_rows=SLICE)
-KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+for_each_kind = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 
 NODES = 3
 SENDS = 20
@@ -72,7 +72,7 @@ async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[
             await handle(node, received.messages)
 
 
-@KINDS
+@for_each_kind
 def test_each_message_arrives_once_in_order(host: PostgresHost, *, fifo: bool) -> None:
     for queue in (INTAKE, TARGET):
         host.create(queue, fifo=fifo)
@@ -373,7 +373,7 @@ def fill(host: PostgresHost, count: int, *, fifo: bool) -> None:
     host.put(*(message(str(number), group=f"g{number}", dedup_id=str(number)) for number in range(count)))
 
 
-@KINDS
+@for_each_kind
 def test_all_nodes_serve_a_source(nodes: TwoNodes, *, fifo: bool) -> None:
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
@@ -396,7 +396,7 @@ def test_last_open_wins_on_any_node(nodes: TwoNodes) -> None:
     assert nodes.do_at_other(claim(3, epoch=2)).messages == 3
 
 
-@KINDS
+@for_each_kind
 def test_another_node_continues_a_bind(nodes: TwoNodes, *, fifo: bool) -> None:
     fill(nodes.host, 3 * SLICE, fifo=fifo)
     nodes.host.do(OPEN)
@@ -409,7 +409,7 @@ def test_another_node_continues_a_bind(nodes: TwoNodes, *, fifo: bool) -> None:
     assert len(run_at_other(nodes, READ).messages) == 3 * SLICE
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("ending", [ACKNOWLEDGE, claims.CloseSource(queue=QUEUE, source="s")], ids=["deleted", "back"])
 def test_another_node_completes_the_work_of_a_failed_node(nodes: TwoNodes, ending: Any, *, fifo: bool) -> None:
     fill(nodes.host, 4 * SLICE, fifo=fifo)
@@ -459,7 +459,7 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
         assert not host.do(commands.Receive(queue=QUEUE, count=1)).over_limit
 
 
-@KINDS
+@for_each_kind
 def test_acknowledged_messages_are_hidden_before_their_deletion(postgres_url: str, *, fifo: bool) -> None:
     """As on SQLite, and as they are counted; no task deletes them here."""
     with hosting_postgres(postgres_url, options=RESTLESS) as host:
@@ -475,7 +475,7 @@ def test_acknowledged_messages_are_hidden_before_their_deletion(postgres_url: st
         assert (counts.visible, counts.in_flight, counts.delayed) == (1, 0, 0)
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("slow_count_s", [-1.0, 1_000.0])
 def test_slow_count_is_reused(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, slow_count_s: float, *, fifo: bool
@@ -491,7 +491,7 @@ def test_slow_count_is_reused(
     assert nodes.host.do(claims.ListSources(queue=QUEUE))[0].ready == 1
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize(("damage", "check"), [
     ("DELETE FROM mq.claim", "every claimed message is hidden, and its claim is not finished"),
     ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and its claim is not finished"),

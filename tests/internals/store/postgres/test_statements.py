@@ -36,14 +36,14 @@ def send(host: PostgresHost, name: str, messages: int, *, groups: bool, delay_s:
 # Costs.
 
 
-KINDS = pytest.mark.parametrize("kind", ["standard", "fair", "fifo"])
+for_each_kind = pytest.mark.parametrize("kind", ["standard", "fair", "fifo"])
 SHOWN = 5
 LEASES = InspectLeases(queue=QUEUE, count=SHOWN)
 IN_FLIGHT = InspectQueue(queue=QUEUE, count=SHOWN, state=MessageState.IN_FLIGHT)
 
 
 @pytest.mark.usefixtures("tables")
-@KINDS
+@for_each_kind
 def test_cost_of_a_message_is_independent_of_the_queue_size(host: PostgresHost, kind: str) -> None:
     """No index entry of another message is read."""
 

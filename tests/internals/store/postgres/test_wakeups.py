@@ -34,7 +34,7 @@ from veilmq.store.postgres.wakeups import (
 from veilmq.store.queues import NEVER_MS
 from veilmq.testing import VirtualClock
 
-KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+for_each_kind = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 RECEIVE = commands.Receive(queue=QUEUE)
 NOTIFY_BYTES_MAX = 7_999
 
@@ -51,7 +51,7 @@ def without_notifications(postgres_url: str) -> Iterator[TwoNodes]:
         yield nodes
 
 
-@KINDS
+@for_each_kind
 def test_send_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     """By a notification: no time passes here, so no poll does it."""
     nodes.host.create(fifo=fifo)
@@ -61,7 +61,7 @@ def test_send_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     assert nodes.woken_ms == [nodes.host.clock.now_ms()]
 
 
-@KINDS
+@for_each_kind
 def test_delayed_send_wakes_with_its_due_time(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.host.create(fifo=fifo, delay_s=5 if fifo else 0)
     nodes.watch()
@@ -70,7 +70,7 @@ def test_delayed_send_wakes_with_its_due_time(nodes: TwoNodes, *, fifo: bool) ->
     assert nodes.woken_ms == [nodes.host.clock.now_ms() + 5_000]
 
 
-@KINDS
+@for_each_kind
 def test_release_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.host.create(fifo=fifo)
     send(nodes, "a")
@@ -81,7 +81,7 @@ def test_release_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     assert min(nodes.woken_ms) <= nodes.host.clock.now_ms()
 
 
-@KINDS
+@for_each_kind
 def test_end_of_a_lease_needs_no_notification(nodes: TwoNodes, *, fifo: bool) -> None:
     """An empty receive returns the instant, whichever node has leased the message."""
     nodes.host.create(fifo=fifo)
@@ -99,7 +99,7 @@ def test_end_of_a_lease_needs_no_notification(nodes: TwoNodes, *, fifo: bool) ->
     assert not nodes.take_sent()
 
 
-@KINDS
+@for_each_kind
 def test_free_slot_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     """The node that frees the slot has never been over the quota; the waiter's node has."""
     nodes.host.create(in_flight_max=1, fifo=fifo)
@@ -237,7 +237,7 @@ def test_new_node_gets_all_subscriptions(nodes: TwoNodes) -> None:
     nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
 
 
-@KINDS
+@for_each_kind
 def test_poll_covers_a_lost_notification(nodes: TwoNodes, *, fifo: bool) -> None:
     """Once a second, for all queues with waiters on the node."""
     nodes.host.create(fifo=fifo)
@@ -304,14 +304,14 @@ def test_reconnect_makes_up_for_missed_notifications(nodes: TwoNodes) -> None:
     nodes.watch()
     hub = nodes.other.watches
     nodes.terminate_listeners()
-    nodes.until(lambda: not hub.receives)
+    nodes.until(lambda: not hub.notifications_arrive)
     send(nodes, "a")
     assert nodes.woken_ms == []
     nodes.advance(100)
-    nodes.until(lambda: hub.receives)
+    nodes.until(lambda: hub.notifications_arrive)
     nodes.advance(1)
     assert nodes.woken_ms
-    nodes.until(lambda: nodes.first.watches.receives)
+    nodes.until(lambda: nodes.first.watches.notifications_arrive)
     nodes.advance(SEND_INTERVAL_MS)
     nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
     nodes.woken_ms.clear()
@@ -369,18 +369,18 @@ def test_free_slot_notifies_once_per_full_receive(monkeypatch: pytest.MonkeyPatc
     notified: list[str] = []
     monkeypatch.setattr(Watches, "_queue_notification", lambda watches, kind, queue, due_ms: notified.append(queue))
     watches = watches_of(['["n","awaited","q"]'])
-    watches.freed("q", 1)
+    watches.slot_freed("q", 1)
     assert notified == []
     for times in (1, 2):
         watches._on_notification(None, 0, "", '["n","full","q"]')
         for _ in range(2):
-            watches.freed("q", 1)
+            watches.slot_freed("q", 1)
         assert notified == ["q"] * times
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_only_notifications_that_were_sent_are_counted(*, fails: bool) -> None:
-    async def execute(query: str, texts: list[str], *, timeout: float) -> None:
+    async def execute(*_: Any, **options: Any) -> None:
         if fails:
             raise ConnectionResetError
 

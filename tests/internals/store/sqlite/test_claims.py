@@ -29,7 +29,7 @@ from veilmq.store.claims import ClaimStep
 from veilmq.store.sqlite.batch import Batch
 
 SLICES = replace(RESTLESS, claim_slice_rows=40)
-KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
+for_each_kind = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
 
 
 def test_messages_never_received_are_bound_as_runs(host: Host) -> None:
@@ -45,7 +45,7 @@ def test_messages_never_received_are_bound_as_runs(host: Host) -> None:
     assert host.counts() == (500, 9_500, 0)
 
 
-@KINDS
+@for_each_kind
 def test_expired_claimed_messages_do_not_slow_sweeps(tmp_path: Path, kind: str) -> None:
     """Measured in hundreds of SQLite's virtual machine steps, when another message expires, and afterwards."""
     steps: list[int] = []
@@ -65,7 +65,7 @@ def test_expired_claimed_messages_do_not_slow_sweeps(tmp_path: Path, kind: str) 
     assert steps[1] - steps[0] < 10
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("end", ["purge", "drop"])
 def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, kind: str, end: str) -> None:
     """Claimed messages, and those of a claim that was just released; also after a restart."""
@@ -204,7 +204,7 @@ def sliced(tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
-@KINDS
+@for_each_kind
 @pytest.mark.parametrize("end", ["acknowledge", "release"])
 def test_a_command_writes_no_more_rows_than_a_slice(sliced: Host, kind: str, end: str) -> None:
     """The limit is in rows, not time, and independent of the claim's size."""
@@ -276,7 +276,7 @@ def test_slices_have_fewer_large_messages(sliced: Host, *, received: bool) -> No
     assert sliced.counts() == (0, 0, 0)
 
 
-@KINDS
+@for_each_kind
 def test_reading_a_page_does_not_scan_the_rest_of_the_claim(tmp_path: Path, kind: str) -> None:
     read_some = claims.ReadClaim(queue=QUEUE, source="s", number=1, messages_max=20)
     steps: list[int] = []

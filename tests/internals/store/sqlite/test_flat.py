@@ -216,7 +216,7 @@ WHOLE, VISIBLE, IN_FLIGHT, DELAYED = (
 )
 LEASES = InspectLeases(queue=QUEUE, count=SHOWN)
 PEEK = Peek(queue=QUEUE, count=SHOWN)
-KINDS = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
+for_each_kind = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
 
 
 def send(host: Host, name: str, messages: int, *, kind: str, delay_s: int | None = None) -> None:
@@ -235,7 +235,7 @@ def shown(host: Host, command: Command) -> list[str]:
 @pytest.mark.parametrize("command", [
     WHOLE, VISIBLE, IN_FLIGHT, DELAYED, LEASES, PEEK,
 ], ids=["whole", "visible", "in-flight", "delayed", "leases", "peek"])  # fmt: skip
-@KINDS
+@for_each_kind
 def test_the_cost_of_an_inspection_does_not_depend_on_other_messages(host: Host, command: Command, kind: str) -> None:
     def steps() -> int:
         host.counts()
@@ -257,7 +257,7 @@ def test_the_cost_of_an_inspection_does_not_depend_on_other_messages(host: Host,
     assert max(costs) <= 1.5 * costs[0]
 
 
-@KINDS
+@for_each_kind
 def test_an_inspection_skips_a_limited_number_of_messages(
     host: Host, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -274,7 +274,7 @@ def test_an_inspection_skips_a_limited_number_of_messages(
     assert seen == [[2, 2, 0], [0, 0, 0]]
 
 
-@KINDS
+@for_each_kind
 def test_messages_that_the_janitor_has_not_deleted_yet_are_not_shown(host: Host, kind: str) -> None:
     """An inspection deletes no more of them than other commands do."""
     host.create(fifo=kind == "fifo", retention_s=60)

@@ -44,7 +44,7 @@ def rows(host: Host) -> dict[str, int]:
     return {table: count for table in TABLES if (count := host.rows(table))}
 
 
-def filled(host: Host, kind: str, count: int, queue: str = QUEUE) -> None:
+def create_and_fill(host: Host, kind: str, count: int, queue: str = QUEUE) -> None:
     """Create a queue and send messages; those of kind `fifo` and `fair` have two groups."""
     host.create(queue, fifo=kind == "fifo", retention_s=60)
     for first in range(0, count, 100):
@@ -57,7 +57,7 @@ def filled(host: Host, kind: str, count: int, queue: str = QUEUE) -> None:
 @pytest.mark.parametrize("ending", ["retention", "purge", "drop"])
 def test_unreachable_messages_are_deleted_in_slices(idle: Host, kind: str, ending: str) -> None:
     """Received, delayed and claimed ones, too, and after a restart; no rows of groups and runs remain."""
-    filled(idle, kind, 2_500)
+    create_and_fill(idle, kind, 2_500)
     idle.receive(10, timeout_s=1_000)
     if kind != "fifo":
         idle.send("delayed", delay_s=900)
@@ -102,7 +102,7 @@ def test_old_entries_are_deleted_on_time(tmp_path: Path) -> None:
         host.stop()
         host.create("000000000000/gone")
         host.drop("000000000000/gone")
-        filled(host, "fifo", 10)
+        create_and_fill(host, "fifo", 10)
         host.do(Receive(queue=QUEUE, count=3, attempt_id="x"))
         host.purge()
         seen = []
