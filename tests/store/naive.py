@@ -20,8 +20,7 @@ def kind_of(body: str) -> str | None:
 class NaiveQueue:
     fields: ClassVar[tuple[str, ...]] = ("body", "sent_at_ms", "count", "first_ms", "visible_at_ms")
     """Fields of a received message that are compared."""
-    unfenced: ClassVar[bool] = True
-    """Whether a receipt before the latest may ever act."""
+    earlier_receipts_may_act: ClassVar[bool] = True
 
     def __init__(self, settings: Row) -> None:
         self.settings = settings
@@ -29,7 +28,7 @@ class NaiveQueue:
         self.receipts: dict[str, Row] = {}  # receipt → its row, its number among the row's receipts, its receive
         self.counters = {"sent": 0, "deleted": 0, "expired": 0, "purged": 0}
 
-    def age(self, now_ms: int) -> None:
+    def delete_expired(self, now_ms: int) -> None:
         kept = [row for row in self.rows if row["sent_at_ms"] + self.settings["retention_s"] * 1_000 > now_ms]
         self.counters["expired"] += len(self.rows) - len(kept)
         self.rows = kept
@@ -38,21 +37,21 @@ class NaiveQueue:
         return [row for row in self.rows if row["visible_at_ms"] <= now_ms]
 
     def counts(self, now_ms: int) -> tuple[int, int, int]:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         hidden = [row for row in self.rows if row["visible_at_ms"] > now_ms]
         in_flight = len([row for row in hidden if row["count"] > 0])
         return len(self.rows) - len(hidden), in_flight, len(hidden) - in_flight
 
     def oldest_ms(self, now_ms: int) -> int | None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         return min((row["sent_at_ms"] for row in self.rows), default=None)
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         return min((max(row["visible_at_ms"], now_ms) for row in self.rows), default=None)
 
     def set(self, now_ms: int, settings: Row) -> None:
-        self.age(now_ms)  # by the old settings
+        self.delete_expired(now_ms)  # by the old settings
         self.settings = settings
 
     def store(self, now_ms: int, delay_s: int | None, fields: Row, receipt: str | None = None) -> None:
@@ -98,13 +97,13 @@ class NaiveQueue:
 
         With `any_epoch`, any receipt of the latest receive may be live; with `any_receive`, earlier ones may act.
         """
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         issued = self.receipts[receipt]
         row = issued["row"]
         if not any(row is other for other in self.rows):
             return "gone"
         if issued["receive"] != row["count"] or (issued["issue"] != row["issue"] and not any_epoch):
-            return "earlier" if any_receive and self.unfenced else "superseded"
+            return "earlier" if any_receive and self.earlier_receipts_may_act else "superseded"
         return "live" if now_ms < row["visible_at_ms"] else "expired"
 
     def acts(self, state: str, *, only_live: bool) -> bool:
@@ -146,7 +145,7 @@ class NaiveQueue:
         self._issue(self.receipts[receipt]["row"], renewed)
 
     def purge(self, now_ms: int) -> None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         self.counters["purged"] += len(self.rows)
         self.rows = []
 
@@ -175,7 +174,7 @@ class NaiveStandard(NaiveQueue):
         self.store(now_ms, new["delay_s"], fields, sent["receipt"])
 
     def check_receive(self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row]) -> None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         offered = self.visible(now_ms)
         places = max(0, self.settings["in_flight_max"] - self.counts(now_ms)[1])
         due = min(count, len(offered), places)
@@ -235,7 +234,7 @@ class NaiveFifo(NaiveQueue):
         return (self.ready_since_ms(rows),) * 2
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         return min((max(self.ready_since_ms(rows), now_ms) for rows in self.groups().values()), default=None)
 
     def send(self, now_ms: int, new: Row, answer: Row) -> None:
@@ -269,7 +268,7 @@ class NaiveFifo(NaiveQueue):
     def check_receive(
         self, now_ms: int, count: int, timeout_s: int | None, attempt: str | None, answer: list[Row]
     ) -> None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         if attempt is not None and self.repeatable(now_ms, attempt):
             self._repeat(now_ms, self.attempts[attempt], timeout_s, answer)
             return
@@ -307,7 +306,7 @@ class NaiveFifo(NaiveQueue):
         assert groups, f"{got['body']} was given while its group was blocked, or it was hidden or deleted"
         return groups[0]
 
-    unfenced = False
+    earlier_receipts_may_act = False
 
     def acts(self, state: str, *, only_live: bool) -> bool:
         """Return whether a receipt acts: on FIFO queues only a live one does."""
@@ -368,7 +367,7 @@ class NaiveFair(NaiveQueue):
             row["since_ms"] = None
 
     def measure(self, now_ms: int) -> None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         for row in self.rows:
             if self.unread and row["group"] and row["count"] and row["visible_at_ms"] > now_ms:
                 self.known_since_ms.setdefault(row["group"], now_ms)
@@ -419,16 +418,16 @@ class NaiveFair(NaiveQueue):
         """Return whether the group is certainly not noisy; a message without a group is its own tenant."""
         return group is None or not (self.blurred or group in self.suspects)
 
-    def age(self, now_ms: int) -> None:
+    def delete_expired(self, now_ms: int) -> None:
         """Delete expired messages; the processing time of those in flight is unknown."""
         before = self.rows
-        super().age(now_ms)
+        super().delete_expired(now_ms)
         if len(self.rows) < len(before) and any(row["since_ms"] is not None for row in before):
             self.blurred = True
 
     def send(self, now_ms: int, new: Row, sent: Row) -> None:
         group = new["group"]
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         if group is not None:
             if group in self.last_sent_ms and self.is_silent(group, now_ms):
                 self.suspects.discard(group)

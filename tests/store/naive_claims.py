@@ -30,7 +30,7 @@ class NaiveClaims(NaiveQueue):
         fields = {"id": message_id, "body": body, "group": group, "bound": None, "ended": False}
         self.store(now_ms, delay_s, {**fields, "follows": self.fifo and delay_s is None})
 
-    def age(self, now_ms: int) -> None:
+    def delete_expired(self, now_ms: int) -> None:
         """Delete expired messages; claimed ones end when they would return."""
         for row in self.rows:
             row["ended"] |= row["sent_at_ms"] + self.settings["retention_s"] * 1_000 <= now_ms
@@ -42,7 +42,7 @@ class NaiveClaims(NaiveQueue):
         self.counters[how] += len(gone)
 
     def offered(self, now_ms: int) -> list[Row]:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         blocked = set()
         if self.fifo:
             blocked = {row["group"] for row in self.rows if row["count"] and row["visible_at_ms"] > now_ms}
@@ -56,7 +56,7 @@ class NaiveClaims(NaiveQueue):
         return len([row for row in self.rows if row["count"] and not row["bound"] and row["visible_at_ms"] > now_ms])
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         if not self.fifo:
             free = [row for row in self.rows if not row["bound"]]
             return min((max(row["visible_at_ms"], now_ms) for row in free), default=None)
@@ -70,7 +70,7 @@ class NaiveClaims(NaiveQueue):
         return min(instants, default=None)
 
     def oldest_ms(self, now_ms: int) -> int | None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         return min((row["sent_at_ms"] for row in self.rows if not row["ended"]), default=None)
 
     def check_receive(self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row]) -> None:
@@ -99,7 +99,7 @@ class NaiveClaims(NaiveQueue):
         return super().acts(state, only_live=only_live or self.fifo)
 
     def purge(self, now_ms: int) -> None:
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         self._drop([row for row in self.rows if row["bound"] == DOOMED], "deleted")
         super().purge(now_ms)
         for source in self.sources.values():
@@ -208,7 +208,7 @@ class NaiveClaims(NaiveQueue):
 
     def settle(self, now_ms: int, claimed: set[bytes]) -> None:
         """Take over which messages are still claimed; the others of ended claims have returned or are deleted."""
-        self.age(now_ms)
+        self.delete_expired(now_ms)
         for source in self.sources.values():
             self.expire(source, now_ms)
         for row in self.rows:
@@ -219,7 +219,7 @@ class NaiveClaims(NaiveQueue):
         for row in over:
             row["bound"] = None
             row["visible_at_ms"] = now_ms
-        self.age(now_ms)
+        self.delete_expired(now_ms)
 
     def set(self, now_ms: int, settings: Row) -> None:
         """Change all settings; delayed messages of a FIFO queue follow its delay."""

@@ -107,14 +107,14 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), ahead=st.sampled_from((1, 1, 1, 0, 0, 2, -1)), count=st.sampled_from((1, 5, 30)))
     def claim(self, data: st.DataObject, ahead: int, count: int) -> None:
-        name, epoch = self.some(data)
+        name, epoch = self.draw_source(data)
         number = max(1, self.model.sources[name]["last"] + ahead)
         self.claim_once(name, epoch, number, count)
 
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), count=st.sampled_from((5, 30)))
     def claim_whole(self, data: st.DataObject, count: int) -> None:
-        name, epoch = self.some(data, stale=False)
+        name, epoch = self.draw_source(data, stale=False)
         number = self.model.sources[name]["last"] + 1
         while self.claim_once(name, epoch, number, count):
             pass
@@ -148,7 +148,7 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), page=st.sampled_from((1, 4, 100)))
     def read(self, data: st.DataObject, page: int) -> None:
-        name, _ = self.some(data)
+        name, _ = self.draw_source(data)
         source = self.model.sources[name]
         number = data.draw(st.integers(max(1, source["acknowledged"]), source["last"] + 1))
         first = claims.ReadClaim(queue=QUEUE, source=name, number=number, messages_max=page)
@@ -182,7 +182,7 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), behind=st.sampled_from((0, 0, 0, 1, -1)))
     def acknowledge(self, data: st.DataObject, behind: int) -> None:
-        name, epoch = self.some(data)
+        name, epoch = self.draw_source(data)
         number = max(0, self.model.sources[name]["last"] - behind)
         command = claims.AcknowledgeClaims(queue=QUEUE, source=name, epoch=epoch, number=number)
         lost: list[list[int]] = []
@@ -194,7 +194,7 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
-        name, epoch = self.some(data)
+        name, epoch = self.draw_source(data)
         now_ms = self.now_ms
 
         def beat() -> None:
@@ -206,7 +206,7 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), behind=st.sampled_from((0, 0, 1, 2)))
     def release(self, data: st.DataObject, behind: int) -> None:
-        name, _ = self.some(data)
+        name, _ = self.draw_source(data)
         number = max(1, self.model.sources[name]["last"] - behind)
 
         def give_back() -> None:
@@ -219,7 +219,7 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        name, _ = self.some(data)
+        name, _ = self.draw_source(data)
 
         def forget() -> None:
             self.model.give_up(self.model.source(self.now_ms, name), "released")
@@ -227,7 +227,7 @@ class EngineAndModel(ModelFrame):
 
         self.both(claims.CloseSource(queue=QUEUE, source=name), forget, answers=False)
 
-    def some(self, data: st.DataObject, *, stale: bool = True) -> tuple[str, int]:
+    def draw_source(self, data: st.DataObject, *, stale: bool = True) -> tuple[str, int]:
         name = data.draw(st.sampled_from(sorted(self.model.sources)))
         epoch = self.model.sources[name]["epoch"]
         return name, epoch - data.draw(st.sampled_from((0, 0, 0, 0, 1))) if stale else epoch

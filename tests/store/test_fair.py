@@ -249,7 +249,7 @@ class FairAndModel(model_frame.ModelFrame):
             self.model.purge(self.now_ms)
             return
         super().interrupt(kind)
-        self.model.age(self.now_ms)
+        self.model.delete_expired(self.now_ms)
         self.model.forget()
 
     def compare(self) -> None:

@@ -33,7 +33,7 @@ SETTINGS = st.fixed_dictionaries(
 
 
 class StandardAndModel(model_frame.ModelFrame):
-    """Each rule runs on both and compares the results."""
+    """Each rule runs on the engine and on the model, and compares the results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class StandardAndModel(model_frame.ModelFrame):
         self.incarnations[name] += 1
         self.models[name] = NaiveStandard(given)
 
-    def some(self, data: st.DataObject) -> tuple[str, NaiveStandard]:
+    def draw_queue(self, data: st.DataObject) -> tuple[str, NaiveStandard]:
         name = data.draw(st.sampled_from(sorted(self.models)))
         return name, self.models[name]
 
@@ -63,15 +63,15 @@ class StandardAndModel(model_frame.ModelFrame):
             case "create":
                 self.create(data.draw(st.sampled_from(absent)), given)
             case "drop":
-                name, _ = self.some(data)
+                name, _ = self.draw_queue(data)
                 self.live.drop(name)
                 del self.models[name]
             case "purge":
-                name, model = self.some(data)
+                name, model = self.draw_queue(data)
                 self.live.purge(name)
                 model.purge(self.now_ms)
             case "set":
-                name, model = self.some(data)
+                name, model = self.draw_queue(data)
                 self.live.set_queue(name, **given)
                 model.set(self.now_ms, given)
 
@@ -82,7 +82,7 @@ class StandardAndModel(model_frame.ModelFrame):
         options=model_frame.SEND_OPTIONS,
     )
     def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, options: SendOptions | None) -> None:
-        name, model = self.some(data)
+        name, model = self.draw_queue(data)
         messages = []
         for delay_s in delays_s:
             self.bodies += 1
@@ -97,7 +97,7 @@ class StandardAndModel(model_frame.ModelFrame):
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, data: st.DataObject, count: int, timeout_s: int | None) -> None:
-        name, model = self.some(data)
+        name, model = self.draw_queue(data)
         self.take(name, model, count, timeout_s)
 
     @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
@@ -358,12 +358,12 @@ class ChainAndModel(model_frame.ModelFrame):
             self.live.do(commands.CreateQueue(queue=name, settings=given))
 
     def visible(self, queue: str) -> dict[str, ChainMessage]:
-        self.age()
+        self.delete_expired()
         return {
             body: each for body, each in self.known.items() if each.queue == queue and each.visible_at_ms <= self.now_ms
         }
 
-    def age(self) -> None:
+    def delete_expired(self) -> None:
         """Delete expired messages; retention counts from the first send."""
         self.known = {
             body: each for body, each in self.known.items() if each.sent_at_ms + RETENTION_S * 1_000 > self.now_ms

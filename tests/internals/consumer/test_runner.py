@@ -116,7 +116,7 @@ async def test_a_message_whose_batch_key_fails_is_retried(bench: Workbench) -> N
 async def test_an_error_outside_the_handler_retries_the_message(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a settle it would be held for hours."""
+    """If it were not settled, the runner would hold it and renew its lease for hours."""
 
     async def fail(self: Pool, deliveries: Sequence[Context]) -> list[Ending]:
         raise LookupError("unexpected")

@@ -38,7 +38,7 @@ from veilmq.testing import VirtualClock
 QUEUE = "000000000000/q"
 
 
-class Faulty(SqliteStore):
+class FaultyStore(SqliteStore):
     """A store that fails the next ``faults`` receives."""
 
     faults = 0
@@ -57,7 +57,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
-        self.engine = Faulty(None, clock=self.clock, options=RESTLESS)
+        self.engine = FaultyStore(None, clock=self.clock, options=RESTLESS)
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.results: list[tuple[str, int, Any]] = []
 
@@ -222,7 +222,7 @@ async def test_a_poll_parked_for_the_budget_does_not_wait_again_at_shutdown(benc
 
 
 async def test_parked_polls_need_no_timers_before_their_deadline(bench: Bench) -> None:
-    """Nor any command."""
+    """They submit no command either."""
     await bench.parked(*(str(number) for number in range(100)))
     assert bench.clock.next_timer_ms() == bench.start_ms + 20_000
     await bench.advance(19_999)
@@ -277,8 +277,7 @@ async def test_a_poll_parked_for_the_budget_counts_as_a_receive(bench: Bench) ->
     assert bench.results == [("one", 0, ["a"]), ("two", 0, ReceivesThrottled)]
 
 
-CLAIMED = "000000000000/q"
-CLAIM = Claim(queue=CLAIMED, source="s", epoch=1, number=7, messages_max=100)
+CLAIM = Claim(queue=QUEUE, source="s", epoch=1, number=7, messages_max=100)
 NOTHING = Bound(number=7, messages=0, shards=0)
 WHOLE = Bound(number=7, messages=60, shards=1)
 PART = Bound(number=7, messages=20, shards=1, more=True)
@@ -296,13 +295,16 @@ class ClaimBench:
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.results: list[tuple[str, Any]] = []
 
-    def claim(self, name: str = "claim", *, wait_s: int = 20, command: Receive | Claim = CLAIM) -> Poll:
+    def submit(self, name: str, command: Receive | Claim, wait_s: int = 20) -> Poll:
         poll = self.polls.submit(command, wait_s, lambda result: self.results.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
 
+    def claim(self, name: str = "claim", *, wait_s: int = 20) -> Poll:
+        return self.submit(name, CLAIM, wait_s)
+
     def receive(self, name: str = "receive") -> Poll:
-        return self.claim(name, command=Receive(queue=CLAIMED))
+        return self.submit(name, Receive(queue=QUEUE))
 
     def park(self, poll: Poll, empty: Any) -> Poll:
         """Reply `empty` to the attempts of a new poll until it is parked."""
@@ -312,7 +314,7 @@ class ClaimBench:
         return poll
 
     def wake(self, in_ms: int = 0) -> None:
-        self.engine.watches[CLAIMED](self.clock.now_ms() + in_ms)
+        self.engine.watches[QUEUE](self.clock.now_ms() + in_ms)
 
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
@@ -446,7 +448,7 @@ def test_deleting_the_queue_ends_all_polls(claims: ClaimBench) -> None:
     claims.park(claims.receive(), EMPTY)
     claims.park(claims.claim(), NOTHING)
     claims.wake()
-    claims.engine.complete(QueueNotFound(CLAIMED))
+    claims.engine.complete(QueueNotFound(QUEUE))
     assert [(name, type(result)) for name, result in claims.results] == [
         ("receive", QueueNotFound),
         ("claim", QueueNotFound),
