@@ -174,7 +174,7 @@ class HttpHost:
             raise RuntimeError("a defect of the handler")
         if request.target == b"/kept":  # drops the body; the bytes that were read stay reserved until the reply
             request.body = b""
-            request.when_first(lambda: request.respond(200, b"", b"kept"))
+            request.run_in_turn(lambda: request.respond(200, b"", b"kept"))
             return None
         if request.target == b"/hold":
             held = Held(request)

@@ -314,8 +314,8 @@ class _InProcessRequest(QueueRequest, eq=False):
     def user_agent(self) -> str | None:
         return self.program
 
-    def when_first(self, begin: Callable[[], None]) -> None:
-        begin()
+    def run_in_turn(self, run: Callable[[], None]) -> None:
+        run()
 
     def end_connection(self) -> None:
         """Do nothing: there is no connection."""

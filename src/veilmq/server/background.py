@@ -95,13 +95,13 @@ class Deferred:
 
 
 class OrderedReply(Deferred):
-    """A request that starts when the earlier ones on its connection are answered."""
+    """A request that runs in turn: when the earlier ones on its connection are answered."""
 
     __slots__ = ()
 
     def __init__(self, request: Request, begin: Callable[[], Pending | None]) -> None:
         super().__init__(begin)
-        request.when_first(self.start)
+        request.run_in_turn(self.start)
 
 
 READS_AT_ONCE = 8

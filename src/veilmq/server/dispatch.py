@@ -159,7 +159,9 @@ class Dispatcher:
         self._contexts: dict[bytes, RequestContext] = {}
         self._base_context = context
         labels = SQS_JSON.labels.items()
-        self._routes = {b"AmazonSQS." + action: Route(SQS_JSON, action, label) for action, label in labels}
+        self._routes_by_amz_target = {
+            b"AmazonSQS." + action: Route(SQS_JSON, action, label) for action, label in labels
+        }
         self.metrics = Metrics()
 
     @property
@@ -171,10 +173,10 @@ class Dispatcher:
         """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
         started_s = perf_counter()
         head = request.head
-        used = (b"", *[request.headers.get(name, b"") for name in HOT_HEADERS]) if head is None else head[2]
-        _, host, content_type, target, authorization, _ = used
+        hot_values = (b"", *[request.headers.get(name, b"") for name in HOT_HEADERS]) if head is None else head[2]
+        _, host, content_type, amz_target, authorization, _ = hot_values
         content: Any = request.body
-        route = self._routes.get(target)
+        route = self._routes_by_amz_target.get(amz_target)
         if route is None or content_type != CONTENT_TYPE:
             protocol = protocol_of(request)
             if protocol is None:

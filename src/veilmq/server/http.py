@@ -7,9 +7,9 @@ A refused request is answered in order. The connection then drops further input 
 time: an immediate close would reset the connection and lose the reply. The server stops reading from a client that does
 not read replies, or has too many or too large requests in progress.
 
-A request that arrives while its connection has others in progress starts in a later iteration of the event loop, a few
-per iteration, so that a client that pipelines gets no priority over those that send one request at a time. A large body
-is admitted by its head and reserves its bytes. After every 64 KiB reading pauses: until a later iteration, or for
+A request that arrives while its connection has others in progress is handled in a later iteration of the event loop, a
+few per iteration, so that a client that pipelines gets no priority over those that send one request at a time. A large
+body is admitted by its head and reserves its bytes. After every 64 KiB reading pauses: until a later iteration, or for
 clients whose signature is not verified until a paced slot (``admission``).
 
 One timer serves all deadlines. It is set to the earliest known deadline; connections call ``inspect_at`` for short
@@ -68,8 +68,8 @@ _SLICE_BYTES = 65_536
 _UNSENT_BYTES = 65_536
 """If a client leaves more unread, the server stops reading from it until all is sent."""
 _PIPELINED_BYTES = 16_384
-"""How much of a larger segment is parsed before its requests start."""
-_STARTED_PER_ITERATION = 8
+"""How much of a larger segment is parsed before its requests are handled."""
+_HANDLED_PER_ITERATION = 8
 
 
 Admit = Callable[[Request], Share | None]
@@ -83,11 +83,11 @@ class Http1Connection(asyncio.Protocol):
     """A client connection. Instants are in seconds of the event loop's clock; 0 means that the state does not apply."""
 
     __slots__ = (
-        "_between_requests", "_connections", "_corked", "_ended", "_first_scheduled", "_half_closed", "_handler",
-        "_idle_since_s", "_limits", "_lingering_since_s", "_lingers", "_not_started", "_partly_sent_bytes", "_paused",
-        "_paused_for_pacing", "_peer", "_reader", "_reading_since_s", "_requests", "_stalled_since_s",
-        "_start_scheduled", "_transport", "_unpaced_bytes", "_unparsed", "_unsent_bytes", "_unsent_bytes_counted",
-        "_unsent_since_s", "_waiting_since_s", "authenticated", "date",
+        "_awaits_close_since_s", "_between_requests", "_connections", "_corked", "_drops_input", "_ended",
+        "_half_closed", "_handler", "_handling_scheduled", "_idle_since_s", "_largest_unsent_reply_bytes",
+        "_limits", "_next_scheduled", "_not_handled", "_paused", "_paused_for_pacing", "_peer", "_reader",
+        "_reading_since_s", "_requests", "_stalled_since_s", "_transport", "_unpaced_bytes", "_unparsed",
+        "_unsent_bytes", "_unsent_bytes_counted", "_unsent_since_s", "_waiting_since_s", "authenticated", "date",
     )  # fmt: skip
 
     def __init__(self, connections: "Connections") -> None:
@@ -106,23 +106,23 @@ class Http1Connection(asyncio.Protocol):
         self._between_requests = self._reader.between_requests
         self._transport = cast(asyncio.Transport, None)  # until connection_made
         self._requests: list[Request] = []
-        self._not_started: list[Request] = []  # requests in _requests that have not started
-        self._start_scheduled = False  # their start is scheduled
-        self._first_scheduled = False
+        self._not_handled: list[Request] = []  # requests in _requests that were not passed to the handler yet
+        self._handling_scheduled = False  # _handle_pipelined is scheduled
+        self._next_scheduled = False
         self._unparsed = b""  # the unparsed rest of a segment that contained many requests
         self.authenticated = False
         self._corked = False  # replies are held until the segment is parsed
         self._ended = False  # no further request is parsed
         self._half_closed = False
-        self._lingers = False
+        self._drops_input = False
         self._paused_for_pacing = False  # the next segment of a large body is read in a later loop iteration
-        self._partly_sent_bytes = 0  # the largest reply since pause_writing: memory holds all of it until it is sent
+        self._largest_unsent_reply_bytes = 0  # since pause_writing: a reply stays in memory until all of it is sent
         self._paused = False
         self._peer: str | None = None  # None: not looked up yet; empty: the client has no address
         self._idle_since_s = 0.0
         self._reading_since_s = 0.0
         self._stalled_since_s = 0.0
-        self._lingering_since_s = 0.0
+        self._awaits_close_since_s = 0.0
         self._waiting_since_s = 0.0  # a body waits for budget
         self._unpaced_bytes = 0
         self._unsent_bytes = 0  # unsent bytes at the last change seen
@@ -138,11 +138,11 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse one segment, pass its complete requests to the handler, and write replies that are ready."""
-        if self._unparsed:  # behind requests that have not started
+        if self._unparsed:  # behind requests that are not handled yet
             self._unparsed += data
             return
         if self._ended:
-            if self._lingers:  # input after the last request is dropped, at a limited rate
+            if self._drops_input:  # input after the last request is dropped, at a limited rate
                 self._pace(len(data), self._connections.loop_queues.paced_drop)
             return
         self._corked = True
@@ -171,13 +171,13 @@ class Http1Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Withdraw requests without a reply."""
         self._connections.remove(self)
-        self._connections.budget.remove_waiter(self.start_first)
+        self._connections.budget.remove_waiter(self.run_next_in_turn)
         self._ended = True
         self._reader.release()
         self._stalled_since_s = 0.0
         self._count_unsent(0)
         waiting, self._requests = self._requests, []
-        self._not_started.clear()
+        self._not_handled.clear()
         self._unparsed = b""
         for request in waiting:
             if request.hold is not None:
@@ -191,7 +191,7 @@ class Http1Connection(asyncio.Protocol):
         self._connections.inspect_at(self._stalled_since_s + self._limits.request_s_max)
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._unsent_since_s = self._stalled_since_s
-        self._partly_sent_bytes = 0
+        self._largest_unsent_reply_bytes = 0
         self._update_flow()
 
     def resume_writing(self) -> None:
@@ -200,7 +200,7 @@ class Http1Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._count_unsent(0)
         self._update_flow()
-        self.start_first()
+        self.run_next_in_turn()
 
     def reply_ready(self) -> None:
         """Write the replies that are ready, in the order of their requests."""
@@ -226,39 +226,39 @@ class Http1Connection(asyncio.Protocol):
                 self._idle_since_s = self._connections.time_s()
                 if self._reader.continue_due and not self._waiting_since_s:
                     self._send_continue()
-        elif requests[0].start_when_first is not None:
-            self.start_first()
+        elif requests[0].in_turn is not None:
+            self.run_next_in_turn()
         if self._paused:
-            self._partly_sent_bytes = max(self._partly_sent_bytes, len(reply))
+            self._largest_unsent_reply_bytes = max(self._largest_unsent_reply_bytes, len(reply))
             self._update_flow()
 
-    def start_first(self) -> None:
-        """Start the first request in ``_requests`` if it waits for that and the client has read all replies.
+    def run_next_in_turn(self) -> None:
+        """Run the first request in ``_requests`` if it waits for its turn and the client has read all replies.
 
         (A partly sent reply stays in memory as a whole; a second one would double that.) While any client has unread
-        replies, ordered requests start at a lower priority, since their replies may be large too.
+        replies, requests in turn run at a lower priority, since their replies may be large too.
         """
-        if self._first_scheduled or not self._first_waits():
+        if self._next_scheduled or not self._next_waits():
             return
         if self._transport.get_write_buffer_size():
             self._transport.set_write_buffer_limits(high=0)  # pause_writing now, resume_writing when all is sent
         elif self._connections.budget.replies_full:
-            self._connections.budget.add_waiter(self.start_first)
+            self._connections.budget.add_waiter(self.run_next_in_turn)
         elif self._connections.budget.unread_replies:
-            self._first_scheduled = True
-            self._connections.loop_queues.paced(self._run_first)
+            self._next_scheduled = True
+            self._connections.loop_queues.paced(self._run_next)
         else:
-            self._run_first()
+            self._run_next()
 
-    def _run_first(self) -> None:
-        self._first_scheduled = False
-        if self._first_waits():
-            start, self._requests[0].start_when_first = self._requests[0].start_when_first, None
-            assert start is not None, "it waits to be first"
-            start()
+    def _run_next(self) -> None:
+        self._next_scheduled = False
+        if self._next_waits():
+            run, self._requests[0].in_turn = self._requests[0].in_turn, None
+            assert run is not None, "it waits for its turn"
+            run()
 
-    def _first_waits(self) -> bool:
-        return bool(self._requests) and not self._stalled_since_s and self._requests[0].start_when_first is not None
+    def _next_waits(self) -> bool:
+        return bool(self._requests) and not self._stalled_since_s and self._requests[0].in_turn is not None
 
     def peer(self) -> str | None:
         """Return the client's address; an IPv4 address also on a dual-stack socket. ``None`` if it has none."""
@@ -269,7 +269,7 @@ class Http1Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Answer the requests in progress, then close; close at once if there are none."""
-        if self._lingering_since_s:
+        if self._awaits_close_since_s:
             return
         if self._requests and not self._reading_since_s and not self._unparsed:
             self._requests[-1].end_connection()
@@ -283,8 +283,8 @@ class Http1Connection(asyncio.Protocol):
 
     def deadline_s(self) -> float | None:
         """Return when the client times out; ``None`` while the server has to act."""
-        if self._lingering_since_s:
-            return self._lingering_since_s + self._limits.linger_s_max
+        if self._awaits_close_since_s:
+            return self._awaits_close_since_s + self._limits.linger_s_max
         if unsent := self._transport.get_write_buffer_size():
             if unsent != self._unsent_bytes:
                 self._unsent_bytes, self._unsent_since_s = unsent, self._connections.time_s()
@@ -298,7 +298,7 @@ class Http1Connection(asyncio.Protocol):
     def time_out(self) -> None:
         """Close a connection whose deadline has passed; an incomplete request is refused with the reason."""
         client_stalled = self._transport.get_write_buffer_size() > 0
-        if self._lingering_since_s or client_stalled or self._transport.is_closing():
+        if self._awaits_close_since_s or client_stalled or self._transport.is_closing():
             self._transport.abort()
         elif self._waiting_since_s:
             self._refuse_partial(NO_ROOM, self._reader.stop())
@@ -319,24 +319,24 @@ class Http1Connection(asyncio.Protocol):
         requests.append(request)
         if len(requests) > 1:
             request.is_pipelined = True
-            self._not_started.append(request)
+            self._not_handled.append(request)
             self._update_flow()
         else:
             if (pending := self._handler(request)) is not None:
                 request.pending = pending
 
-    def _refuse_partial(self, flaw: Refusal, headers: Mapping[bytes, bytes]) -> None:
+    def _refuse_partial(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> None:
         self._stop_reading()
-        rendered = self._connections.render_refusal(flaw, headers)
+        rendered = self._connections.render_refusal(refusal, headers)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)
         self._requests.append(request)
         corked, self._corked = self._corked, True
-        request.respond(flaw.status, rendered.headers, rendered.body)
+        request.respond(refusal.status, rendered.headers, rendered.body)
         self._corked = corked
 
     def _stop_reading(self) -> None:
         self._reading_since_s = self._waiting_since_s = 0.0
-        self._ended = self._lingers = True
+        self._ended = self._drops_input = True
         self._update_flow()
 
     def _await_more(self, segment_bytes: int) -> None:
@@ -407,7 +407,7 @@ class Http1Connection(asyncio.Protocol):
         """Parse a large segment: a body at once, but pipelined requests only up to a slice."""
         at = 0
         while at < len(data) and not self._ended:
-            if self._not_started:
+            if self._not_handled:
                 self._unparsed = data[at:]
                 return
             piece = data[at : at + max(_PIPELINED_BYTES, self._reader.body_left())]
@@ -416,19 +416,19 @@ class Http1Connection(asyncio.Protocol):
             if not self._between_requests:
                 self._await_more(len(piece))
 
-    def _start_pipelined(self) -> None:
-        """Start some pipelined requests, then parse the rest of their segment."""
-        self._start_scheduled = False
+    def _handle_pipelined(self) -> None:
+        """Handle some pipelined requests, then parse the rest of their segment."""
+        self._handling_scheduled = False
         self._corked = True
         try:
-            for _ in range(min(_STARTED_PER_ITERATION, len(self._not_started))):
+            for _ in range(min(_HANDLED_PER_ITERATION, len(self._not_handled))):
                 if self._has_unread_replies():
                     break
-                request = self._not_started.pop(0)
+                request = self._not_handled.pop(0)
                 request.pending = self._handler(request)
                 if (self._half_closed or self._connections.draining) and request.pending is not None:
                     request.pending.hurry()
-            if not self._not_started and self._unparsed:
+            if not self._not_handled and self._unparsed:
                 data, self._unparsed = self._unparsed, b""
                 self._feed_slices(data)
                 self._ended = self._ended or (self._half_closed and not self._unparsed)
@@ -441,7 +441,7 @@ class Http1Connection(asyncio.Protocol):
         self._update_flow()
 
     def _has_unread_replies(self) -> bool:
-        """Return whether the client has too many unread replies for another request to start."""
+        """Return whether the client has too many unread replies for another request to be handled."""
         if self._stalled_since_s:
             return True
         return sum([len(request.reply) for request in self._requests if request.reply is not None]) > _UNSENT_BYTES
@@ -468,23 +468,23 @@ class Http1Connection(asyncio.Protocol):
                 request.pending.hurry()
 
     def _close(self) -> None:
-        if not self._lingers or self._half_closed or self._transport.is_closing():
+        if not self._drops_input or self._half_closed or self._transport.is_closing():
             self._transport.close()
             return
-        self._lingering_since_s = self._connections.time_s()
-        self._connections.inspect_at(self._lingering_since_s + self._limits.linger_s_max)
+        self._awaits_close_since_s = self._connections.time_s()
+        self._connections.inspect_at(self._awaits_close_since_s + self._limits.linger_s_max)
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def _update_flow(self) -> None:
-        """Pause or resume reading, and start pipelined requests if possible."""
+        """Pause or resume reading, and handle pipelined requests if possible."""
         if self._stalled_since_s:
-            self._count_unsent(max(self._transport.get_write_buffer_size(), self._partly_sent_bytes))
-        if self._not_started and not self._start_scheduled and not self._has_unread_replies():
-            self._start_scheduled = True
-            self._connections.loop_queues.soon(self._start_pipelined)
-        pause = not self._lingers and (
-            bool(self._stalled_since_s or self._waiting_since_s or self._not_started or self._unparsed)
+            self._count_unsent(max(self._transport.get_write_buffer_size(), self._largest_unsent_reply_bytes))
+        if self._not_handled and not self._handling_scheduled and not self._has_unread_replies():
+            self._handling_scheduled = True
+            self._connections.loop_queues.soon(self._handle_pipelined)
+        pause = not self._drops_input and (
+            bool(self._stalled_since_s or self._waiting_since_s or self._not_handled or self._unparsed)
             or len(self._requests) >= self._limits.pipelined_max
             or self._bodies_fill_limit()
         )

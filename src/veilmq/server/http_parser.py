@@ -119,8 +119,8 @@ class Connection(Protocol):
     def peer(self) -> str | None:
         """Return the address of the client, if it has one."""
 
-    def start_first(self) -> None:
-        """Note that a request waits until it is the first on the connection."""
+    def run_next_in_turn(self) -> None:
+        """Run the first request in progress if it waits for its turn (``Request.run_in_turn``)."""
 
 
 class Date(Protocol):
@@ -139,16 +139,16 @@ class Layout:
     Values are of printable characters, without a blank at an end: llhttp accepts all of them, and more.
     """
 
-    __slots__ = ("is_traced", "match", "method", "names", "used")
+    __slots__ = ("hot_groups", "is_traced", "match", "method", "names")
 
     def __init__(self, method: bytes, names: tuple[bytes, ...]) -> None:
-        """``names`` are the headers as sent; ``used`` are the groups of the target and of ``HOT_HEADERS``."""
+        """``names`` are the headers as sent; ``hot_groups`` are the groups of the target and of ``HOT_HEADERS``."""
         self.method = method
         self.names = [name.lower() for name in names]
         lines = [re.escape(name) + b": (" + _VALUES.get(name.lower(), _VALUE) + b")\r\n" for name in names]
         self.match = re.compile(method + rb" (/[!$-~]*+) HTTP/1\.1\r\n" + b"".join(lines) + b"\r\n()").match
         groups = {name: group for group, name in enumerate(self.names, 2)}
-        self.used = [1, *[groups.get(name, len(names) + 2) for name in HOT_HEADERS]]  # the last group is empty
+        self.hot_groups = [1, *[groups.get(name, len(names) + 2) for name in HOT_HEADERS]]  # the last group is empty
         self.is_traced = TRACE in groups
 
 
@@ -236,7 +236,7 @@ class Request(msgspec.Struct, eq=False):
     head: Head | None = None
     pending: Pending | None = None
     reply: bytes | None = None
-    start_when_first: Callable[[], None] | None = None
+    in_turn: Callable[[], None] | None = None
     hold: Hold | None = None
     is_pipelined: bool = False
 
@@ -266,10 +266,10 @@ class Request(msgspec.Struct, eq=False):
         self.reply = b"".join((STATUS_LINES[status], date, headers, self.persistence, end, body))
         connection.reply_ready()
 
-    def when_first(self, start: Callable[[], None]) -> None:
-        """Call ``start``, now or later, when this is the connection's first request and the client reads replies."""
-        self.start_when_first = start
-        self.connection.start_first()
+    def run_in_turn(self, run: Callable[[], None]) -> None:
+        """Call ``run``, now or later, when this is the connection's first request and the client reads replies."""
+        self.in_turn = run
+        self.connection.run_next_in_turn()
 
     def end_connection(self) -> None:
         """Close the connection after this reply, and announce it if the reply is not written yet."""
@@ -366,14 +366,14 @@ class RequestReader:
         if head is None:
             self._parse_with_llhttp(segment)
             return
-        used = head.group(*layout.used)
-        length, end = int(used[-1] or 0), head.end()
+        hot_values = head.group(*layout.hot_groups)
+        length, end = int(hot_values[-1] or 0), head.end()
         left = self._body_left = end + length - len(segment)
         if left < 0 or end > layouts.head_bytes_max or length > layouts.body_bytes_max:
             self._parse_with_llhttp(segment)
             return
         request = Request(
-            self._connection, layout.method, used[0], None, segment[end:], True, b"", (layout, head, used)
+            self._connection, layout.method, hot_values[0], None, segment[end:], True, b"", (layout, head, hot_values)
         )
         if not left:
             self._complete(request)
@@ -438,12 +438,12 @@ class RequestReader:
         if self._headers is None:
             self._head_bytes += segment_bytes if self._head_began else 0  # its first segment may hold other requests
             self._head_began = True
-            flaw = self._size_flaw(self._fields, self._head_bytes)
+            refusal = self._size_refusal(self._fields, self._head_bytes)
         else:
-            flaw = self._body_flaw(self._headers, segment_bytes)
-        if flaw is not None:
-            self._refuse_once(flaw)
-        return flaw is None
+            refusal = self._body_refusal(self._headers, segment_bytes)
+        if refusal is not None:
+            self._refuse_once(refusal)
+        return refusal is None
 
     def bytes_to_reserve(self) -> int:
         """Return how many more bytes an incomplete body should reserve before reading on; 0 for a small one."""
@@ -501,12 +501,12 @@ class RequestReader:
         headers, parser = self._headers, self._parser
         if self._stopped or headers is None or parser.should_upgrade():
             return
-        flaw = None if self._admitted and self._repeated is None else self._head_flaw(headers)
+        refusal = None if self._admitted and self._repeated is None else self._head_refusal(headers)
         self._spool()
-        if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
-            flaw = LONG_BODY.of(self._limits.body_bytes_max)
-        if flaw is not None:
-            self._refuse_once(flaw)
+        if refusal is None and len(self._spooled) > self._limits.body_bytes_max:
+            refusal = LONG_BODY.of(self._limits.body_bytes_max)
+        if refusal is not None:
+            self._refuse_once(refusal)
             return
         keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
         body = bytes(self._spooled)
@@ -548,9 +548,9 @@ class RequestReader:
         self._admitted = False
         self.continue_due = False
 
-    def _refuse_once(self, flaw: Refusal) -> None:
+    def _refuse_once(self, refusal: Refusal) -> None:
         if not self._stopped:
-            self._refuse(flaw, self.stop())
+            self._refuse(refusal, self.stop())
 
     def _ignore_upgrades(self, rest: memoryview) -> None:
         """Parse requests as if they did not offer another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.
@@ -558,7 +558,7 @@ class RequestReader:
         llhttp treats what follows such a head as the other protocol, so the head is parsed again without the offer. One
         segment may contain thousands of them.
         """
-        while (head := self._head_without_upgrade()) is not None:
+        while (head := self._restart_without_upgrade()) is not None:
             self._parser.feed_data(head)
             try:
                 self._parser.feed_data(rest)
@@ -567,8 +567,8 @@ class RequestReader:
             else:
                 return
 
-    def _head_without_upgrade(self) -> bytes | None:
-        """Return the last head for a new parser; ``None`` to stop."""
+    def _restart_without_upgrade(self) -> bytes | None:
+        """Begin the last request again with a new parser; return its head without the offer, ``None`` to stop."""
         parser, headers, repeated = self._parser, self._headers, self._repeated
         target = b"".join(self._target)
         if self._stopped or headers is None:
@@ -584,16 +584,16 @@ class RequestReader:
         self._repeated = repeated
         return head + b"\r\n"
 
-    def _head_flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
+    def _head_refusal(self, headers: dict[bytes, bytes]) -> Refusal | None:
         """Return what is wrong with a head that llhttp accepts."""
         version = self._parser.get_http_version()
         if not headers.get(b"host", version != "1.1"):
             return NO_HOST
         if self._repeated is not None:
             return REPEATED.of(self._repeated.decode("latin-1"))
-        flaw = self._size_flaw(headers, 0)
-        if flaw is not None:
-            return flaw
+        refusal = self._size_refusal(headers, 0)
+        if refusal is not None:
+            return refusal
         if b"transfer-encoding" in headers and version == "1.0":
             return OLD_CODING
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
@@ -604,7 +604,7 @@ class RequestReader:
             return VERSION.of(version)
         return None
 
-    def _size_flaw(self, fields: dict[bytes, bytes], head_bytes: int) -> Refusal | None:
+    def _size_refusal(self, fields: dict[bytes, bytes], head_bytes: int) -> Refusal | None:
         """Apply the limits to a head of which at least ``head_bytes`` have arrived."""
         limits, target_bytes = self._limits, sum(map(len, self._target))
         if len(fields) > limits.headers_max:
@@ -616,7 +616,7 @@ class RequestReader:
             return LONG_HEAD.of(limits.head_bytes_max)
         return None
 
-    def _body_flaw(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
+    def _body_refusal(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
         limits = self._limits
         if self._admitted:  # otherwise the segment may contain other requests and the head
             # All but head, body and plain chunk frames: chunk extensions and trailers.
@@ -632,10 +632,10 @@ class RequestReader:
             return LONG_FRAMING.of(limits.head_bytes_max)
         if self._admitted:
             return None
-        flaw = self._head_flaw(headers)
+        refusal = self._head_refusal(headers)
         self._admitted = True
         self.continue_due = b"expect" in headers and not self._spooled
-        return flaw
+        return refusal
 
 
 def _drop(segment: bytes) -> None:

@@ -113,11 +113,11 @@ class Call:
         """Return no address."""
         return None
 
-    def start_first(self) -> None:
-        """Start at once: there is no earlier request."""
-        start, self.request.start_when_first = self.request.start_when_first, None
-        assert start is not None, "set before this is called"
-        start()
+    def run_next_in_turn(self) -> None:
+        """Run the request at once: there is no earlier one."""
+        run, self.request.in_turn = self.request.in_turn, None
+        assert run is not None, "set before this is called"
+        run()
 
 
 class _Undated:

@@ -80,9 +80,9 @@ class Intercepted(Held):
         """Return the address of the client."""
         return self.connection.peer()
 
-    def start_first(self) -> None:
-        """Wait until the request is the first one of its connection."""
-        self.connection.start_first()
+    def run_next_in_turn(self) -> None:
+        """Run the request when it is the first one of its connection."""
+        self.connection.run_next_in_turn()
 
     def abort(self) -> None:
         """Close the connection."""

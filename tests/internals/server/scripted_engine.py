@@ -54,5 +54,5 @@ class NullConnection:
     def reply_ready(self) -> None:
         """Do nothing."""
 
-    def start_first(self) -> None:
-        """Start nothing."""
+    def run_next_in_turn(self) -> None:
+        """Run nothing."""

@@ -378,8 +378,8 @@ def test_a_withdrawn_ordered_reply_ends_or_never_starts(at_first: bool) -> None:
     if at_first:
         pending.withdraw()
     assert begun == []
-    assert request.start_when_first is not None
-    request.start_when_first()
+    assert request.in_turn is not None
+    request.in_turn()
     pending.withdraw()
     assert [each.calls for each in begun] == ([] if at_first else [["withdraw"]])
 

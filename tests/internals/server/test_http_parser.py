@@ -57,8 +57,8 @@ class Reading(NullConnection):
             hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
         )
 
-    def refuse(self, flaw: Refusal, headers: dict[bytes, bytes]) -> None:
-        self.refused.append(flaw)
+    def refuse(self, refusal: Refusal, headers: dict[bytes, bytes]) -> None:
+        self.refused.append(refusal)
         self.refused_headers = headers
 
     def feed(self, piece: bytes) -> None:

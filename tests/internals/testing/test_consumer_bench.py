@@ -94,7 +94,7 @@ def test_a_call_is_its_own_connection(clock: SteppedClock) -> None:
     """It starts at once, and has no address and no date."""
     call = Call("GET", "/", {}, b"", clock.alarm())
     started = []
-    call.request.when_first(lambda: started.append(call))
+    call.request.run_in_turn(lambda: started.append(call))
     assert started == [call]
     assert call.request.source_ip() is None
     assert call.date.renew() == call.date.line
