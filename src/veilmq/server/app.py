@@ -29,7 +29,7 @@ from veilmq.server.admin_api import AdminContext, InProcessClient
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
 from veilmq.server.background import BackgroundRequest
-from veilmq.server.dispatch import Dispatcher, Namespaces
+from veilmq.server.dispatch import Dispatcher, NamedContexts
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
 from veilmq.server.long_polling import LongPolls
@@ -275,7 +275,7 @@ def _dispatcher(
         address=address,
         scheme=security.scheme,
         authentication=security.authentication,
-        namespaces=Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None,
+        named_contexts=NamedContexts(by_key=by_key, by_region=by_region) if by_key or by_region else None,
         permissions=None if security.authentication is None else Permissions(polls.engine, decisions),
         handlers={**topics.handlers, BrowseQueues: partial(BackgroundRequest, statistics.browse)},
         pages=topics.pages,

@@ -51,7 +51,7 @@ _REGION = re.compile(REGION_PATTERN)
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
 _CONTEXTS_MAX = 256
-_NAMESPACES_MAX = 1_024
+_NAMED_CONTEXTS_MAX = 1_024
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
@@ -80,19 +80,22 @@ class Route(NamedTuple):
     label: str
 
 
-class Namespaces:
-    """Cache of request contexts by account and region."""
+class NamedContexts:
+    """Request contexts with the account and region that the credential or the host names.
+
+    They are cached by base URL and credential.
+    """
 
     __slots__ = ("_by_key", "_known", "by_region")
 
     def __init__(self, *, by_key: bool, by_region: bool) -> None:
-        """``by_key``: a key may name an account; ``by_region``: each request names the region of its queues."""
+        """``by_key``: a key may name an account; ``by_region``: the credential or the host names the region."""
         self._by_key = by_key
         self.by_region = by_region
         self._known: dict[tuple[str, bytes], RequestContext] = {}
 
     def of(self, context: RequestContext, authorization: bytes, target: bytes) -> RequestContext:
-        """Return ``context`` with the account and region that a request names."""
+        """Return ``context`` with the account and region that the credential of a request, or the host, names."""
         key = context.base_url, credential_of(authorization, target)
         return self._known.get(key) or self._find(key, context)
 
@@ -107,7 +110,7 @@ class Namespaces:
             region = context.region if host is None else host[1] or host[2]
         owner = namespace(account, region, context)
         named = msgspec.structs.replace(context, account=owner, by_region=self.by_region, caller=caller)
-        if len(self._known) >= _NAMESPACES_MAX:
+        if len(self._known) >= _NAMED_CONTEXTS_MAX:
             self._known.clear()
         self._known[key] = named
         return named
@@ -125,7 +128,7 @@ class Dispatcher:
         address: str = "",
         scheme: str = "http",
         authentication: Authentication | None = None,
-        namespaces: Namespaces | None = None,
+        named_contexts: NamedContexts | None = None,
         permissions: Permissions | None = None,
         handlers: Mapping[type[Command], CommandHandler] = MappingProxyType({}),
         pages: Mapping[bytes, RenderedReply] = MappingProxyType({}),
@@ -134,7 +137,7 @@ class Dispatcher:
 
         ``host`` is the name or address that the server listens on. ``address`` (``host:port``) is used in queue URLs if
         an HTTP/1.0 client sends no ``Host``. Without ``authentication``, every request belongs to the context's account
-        and may do everything; with it, ``permissions`` is required. Without ``namespaces``, all requests use the
+        and may do everything; with it, ``permissions`` is required. Without ``named_contexts``, all requests use the
         server's own account and region. ``handlers`` handle further commands that are not just submitted. ``pages`` are
         replies to GET by target, without authentication.
         """
@@ -154,7 +157,7 @@ class Dispatcher:
         self._address = address or host
         self._scheme = scheme
         self._authentication = authentication
-        self._namespaces = namespaces
+        self._named_contexts = named_contexts
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
         self._base_context = context
@@ -202,18 +205,18 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
             return None
-        namespaces = self._namespaces
+        named_contexts = self._named_contexts
         # Without by_region only a twelve-digit id has its slash at this position; other credentials are skipped.
         if (
-            namespaces is not None
+            named_contexts is not None
             and (
-                namespaces.by_region
+                named_contexts.by_region
                 or authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/"
                 or (not authorization and b"X-Amz-Credential" in request.target)
             )
             and route.protocol is not SMQ
         ):
-            context = namespaces.of(context, authorization, request.target)
+            context = named_contexts.of(context, authorization, request.target)
         return self._serve(request, route, content, context, started_s, verified_caller)
 
     def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
