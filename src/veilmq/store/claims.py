@@ -31,7 +31,7 @@ ACKNOWLEDGED = "acknowledged"  # the state of a claim whose messages are being d
 _BINDING, _OPEN, _LOST, _RELEASED = (each.value for each in ClaimState)
 _CURSOR = re.compile(r"(?:u([0-9]{1,19}))?")
 _SEQ_MAX = (1 << 63) - 1  # the highest bigint; no message has it
-_FORGET_AFTER_MS = SOURCE_SILENCE_S * SECOND_MS
+_DELETE_AFTER_MS = SOURCE_SILENCE_S * SECOND_MS
 _PAUSE_MS = 5
 
 
@@ -247,12 +247,12 @@ class _Source:
 
     async def check(self) -> bool:
         """Lose the claims if the hold has expired, or delete a silent source; return whether it was a slice."""
-        forgotten_ms = self.beat_at_ms + _FORGET_AFTER_MS
-        if not self.active and self.now_ms >= forgotten_ms:
+        delete_at_ms = self.beat_at_ms + _DELETE_AFTER_MS
+        if not self.active and self.now_ms >= delete_at_ms:
             await delete_sources(self.tx, self.origin, self.name)
             return False
         overdue = self.overdue
-        check_at_ms = self.hold_until_ms if self.active and not overdue else forgotten_ms
+        check_at_ms = self.hold_until_ms if self.active and not overdue else delete_at_ms
         if overdue:
             self.tx.require_space()
             queue = await self.tx.find_by_origin(self.origin)

@@ -250,7 +250,7 @@ class Watches:
         try:
             connection = await self._database.connect()
             await connection.execute("SET synchronous_commit = off")  # notifications need no sync
-            await connection.add_listener(_CHANNEL, self._on_notification)
+            await connection.add_listener(_CHANNEL, self._receive)
             connection.add_termination_listener(self._ended)
         except _FAILURES:
             if connection is not None:
@@ -305,7 +305,7 @@ class Watches:
 
     # Notifications of other nodes.
 
-    def _on_notification(self, connection: Any, pid: int, name: str, text: Any) -> None:
+    def _receive(self, connection: Any, pid: int, name: str, text: Any) -> None:
         try:
             node, kind, queue, due_ms = msgspec.structs.astuple(decode_notification(text))
         except msgspec.DecodeError:  # from another version or another program

@@ -199,10 +199,10 @@ class EventLog:
         expired = self._execute(SQL["take_expired"], key).get if staged is None else staged[1]
         if expired is not None:
             self._correct(_decode(expired))
-        elif lease is None and (late := self._late_of_unswept(queue, logged, receipt)) is not None:
+        elif lease is None and (late := self._record_unswept(queue, logged, receipt)) is not None:
             self._correct(late)
 
-    def _late_of_unswept(self, queue: Queue, logged: Logged, receipt: Receipt) -> Event | None:
+    def _record_unswept(self, queue: Queue, logged: Logged, receipt: Receipt) -> Event | None:
         """Record the end of a receipt that retention or a purge has ended, before the janitor does."""
         partitions = [(queue.partition, logged)] if receipt.position < queue.floor(self.now_ms) else []
         for partition, name, ended_at_ms in self._execute(SQL["retired_parts"], (-1,)):

@@ -136,7 +136,7 @@ class Delivery:
         is_cut = session.read_bytes_left <= 0
         for request, share in zip(requests, shares, strict=True):
             if share:
-                self._lease_share(request, share, leased)
+                self._lease(request, share, leased)
             elif is_cut and request.command.count and self._capacity_left > 0:
                 results[request.slot] = DEFERRED
                 if queue.throttle is not None and request.command.requested_at_ms is None:
@@ -157,7 +157,7 @@ class Delivery:
                 session.mark_dirty(queue)
         return leased
 
-    def _lease_share(self, request: ReceiveRequest, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
+    def _lease(self, request: ReceiveRequest, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
         session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, request.command
         messages: list[ReceivedMessage] = []
         self._shares.append((request.slot, messages, self._capacity_left <= 0))

@@ -342,7 +342,7 @@ def watches_of(texts: Sequence[str] = ()) -> Watches:
     nothing, clock = cast(Any, None), DatabaseClock(VirtualClock())
     watches = Watches(nothing, poll_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
     for text in texts:
-        watches._on_notification(None, 0, "", text)
+        watches._receive(None, 0, "", text)
     return watches
 
 
@@ -361,7 +361,7 @@ def test_unknown_notifications_are_ignored(text: str) -> None:
     woken: list[int] = []
     watches = watches_of()
     watches.watch("a", woken.append)
-    watches._on_notification(None, 0, "", text)
+    watches._receive(None, 0, "", text)
     assert (woken, watches.awaited_until_ms) == ([], {})
 
 
@@ -372,7 +372,7 @@ def test_free_slot_notifies_once_per_full_receive(monkeypatch: pytest.MonkeyPatc
     watches.slot_freed("q", 1)
     assert notified == []
     for times in (1, 2):
-        watches._on_notification(None, 0, "", '["n","full","q"]')
+        watches._receive(None, 0, "", '["n","full","q"]')
         for _ in range(2):
             watches.slot_freed("q", 1)
         assert notified == ["q"] * times
