@@ -196,12 +196,6 @@ def test_a_backoff_never_exceeds_twelve_hours() -> None:
     assert Backoff("12h", cap="30d", jitter="none").after_s(9) == 43_200
 
 
-def test_a_backoff_is_exhausted_from_its_last_attempt_on() -> None:
-    backoff = Backoff(attempts=3)
-    assert [backoff.exhausted(attempt) for attempt in (1, 2, 3, 4)] == [False, False, True, True]
-    assert not Backoff().exhausted(1_000)
-
-
 @pytest.mark.parametrize("options", [{"jitter": "some"}, {"attempts": 0}, {"cap": "soon"}], ids=str)
 def test_invalid_backoffs_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"jitter|attempts is 0; it must be at least 1|'soon' is not a duration"):

@@ -222,7 +222,6 @@ def route_table(
 
 
 def _class_rows(table: RoutingTable) -> Rows:
-    """Yield a row for each class: queue, timeout and keys."""
     for index, each in enumerate(table.classes):
         keys = [key for key, place in table.keys.items() if place == index]
         others = ["all others"] if index == table.default else []

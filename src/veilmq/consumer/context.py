@@ -169,10 +169,6 @@ class Backoff:
         ceiling_s = min(self.cap_s, self.base_s * 2 ** float(min(attempt - 1, _DOUBLINGS_MAX)))
         return math.ceil(ceiling_s * self._draw())
 
-    def exhausted(self, attempt: int) -> bool:
-        """Return whether attempt number ``attempt`` was the last one."""
-        return self.attempts is not None and attempt >= self.attempts
-
     def decide(self, ending: Ending, attempt: int) -> Ending:
         """Return ``ending`` with the delay of a retry, in whole seconds.
 
@@ -182,7 +178,7 @@ class Backoff:
             return ending
         if ending.after_s is not None:
             return replace(ending, after_s=math.ceil(ending.after_s))
-        if self.exhausted(attempt):
+        if self.attempts is not None and attempt >= self.attempts:
             return replace(ending, kind=EndingKind.REJECT)
         return replace(ending, after_s=self.after_s(attempt))
 

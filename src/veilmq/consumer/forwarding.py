@@ -136,7 +136,7 @@ class SendRelay(Relay):
         for each in messages:
             by_target.setdefault(each.target, []).append(each)
         for target, group in by_target.items():
-            for batch in _by_size(group):
+            for batch in _batches(group):
                 yield from zip(batch, self._send(target, batch), strict=True)
 
     def _send(self, target: str, batch: Sequence[RelayedMessage]) -> Sequence[RelayOutcome]:
@@ -168,7 +168,7 @@ class SendRelay(Relay):
         return [result if isinstance(result, ClientError) else next(outcomes) for result in sent]
 
 
-def _by_size(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage]]:
+def _batches(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage]]:
     """Split the messages, in order, into batches that one send accepts."""
     batch: list[RelayedMessage] = []
     size_bytes = 0

@@ -141,7 +141,7 @@ class Intake:
             if len(received) == count:  # a full receive did not wait for messages
                 self.prefetch.received(loop.time() - began_s)
         except Exception as error:  # noqa: BLE001 - polling must continue
-            if is_fatal(error):
+            if is_final(error):
                 self._stopped = True
                 self.failed(error)
             elif not self._stopped:  # `stop` may cause errors
@@ -165,7 +165,7 @@ class Intake:
         self.fill()
 
 
-def is_fatal(error: Exception) -> bool:
+def is_final(error: Exception) -> bool:
     """Return whether a retry cannot help: the queue does not exist, is forbidden, or cannot be consumed."""
     return isinstance(error, ValueError) or (isinstance(error, ClientError) and plain_code(error.code) in FATAL_CODES)
 

@@ -344,9 +344,8 @@ class LeaseTable:
             fence: Future[LeaseState] = Future()
             lease.fences.append(fence)
             if not lease.is_renewable or lease.known_state is not LeaseState.HELD:
-                self._fail_fences(
-                    lease, LeaseState.ENDED if lease.known_state is LeaseState.HELD else lease.known_state
-                )
+                state = lease.known_state
+                self._fail_fences(lease, LeaseState.ENDED if state is LeaseState.HELD else state)
             elif not lease.in_flight:
                 self._schedule(lease, self.clock.now_s())
         return fence
@@ -491,10 +490,7 @@ class LeaseTable:
             return
         elif result is RenewalResult.AT_LIMIT:
             self._let_expire(lease, now_s)
-        elif result in (
-            RenewalResult.AGAIN,
-            RenewalResult.GONE,
-        ):  # GONE: our own delete is in flight; its reply decides
+        elif result in (RenewalResult.AGAIN, RenewalResult.GONE):  # GONE: the reply to our own delete decides
             self._retry(lease, now_s)
         else:
             if result is RenewalResult.PROVEN:  # even a late reply proves that there was no other receive
@@ -631,7 +627,7 @@ class Renewer:
         self._table.apply(requests, results)
         subscription.watcher.renewed(requests, results)
         errors = [reply for reply in replies if isinstance(reply, Exception)]
-        self._table.metrics.called(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
+        self._table.metrics.add(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
 
 
 def patience_s(requests: Sequence[RenewalRequest]) -> float:

@@ -99,7 +99,7 @@ class RenewalMetrics:
     margin: Histogram = field(default_factory=Histogram)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
+    def add(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
         """Count one call with its results, and its errors by class."""
         with self._lock:
             self.calls += 1

@@ -199,7 +199,7 @@ class Child:
 
     def run(self) -> None:
         """Handle messages until the parent dies."""
-        threading.Thread(target=self._read_pipe, daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
         while True:
             message = self._calls.get()
             self._pipe.send((ENDED, self._handle(message)))
@@ -217,7 +217,7 @@ class Child:
         self._context = None
         return ending_of(result, context.cause)
 
-    def _read_pipe(self) -> None:
+    def _read(self) -> None:
         try:
             while True:
                 kind, value = self._pipe.recv()
@@ -322,7 +322,7 @@ class Worker:
             ending: Ending = value
             if delivery.cause is not None and ending.error in ("Cancelled", "LeaseLost"):
                 return ending_of(RuntimeError(ending.reason), delivery.cause)
-            return ending
+            return ending  # the handler's own result counts, even after a stop
         except Exception as error:  # noqa: BLE001 - it died, could not be started, or pickle failed
             died = isinstance(error, EOFError | OSError) and self._process is not None
             if died:

@@ -241,7 +241,7 @@ class Runner(Watcher):
     def changed(self, lease: Lease, state: LeaseState) -> None:
         if self.tracing is not None:
             self.tracing.changed(lease, state)
-        self._in_loop(self._lease_changed, lease, state)
+        self._in_loop(self._changed, lease, state)
 
     def ending(self, lease: Lease, left_s: float) -> None:
         lease.log(logging.WARNING, "message %s: its lease reaches the limit of twelve hours in %.0f s", left_s)
@@ -263,7 +263,7 @@ class Runner(Watcher):
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _lease_changed(self, lease: Lease, state: LeaseState) -> None:
+    def _changed(self, lease: Lease, state: LeaseState) -> None:
         """Stop the handler of a lost lease. If no handler has started, forget the message and release its group."""
         delivery = self._held.get(lease)
         if delivery is None:
@@ -276,10 +276,10 @@ class Runner(Watcher):
         on_lost = self.handler.options.on_lost
         if delivery.interrupt is None:
             if lease.started_at_s is None:
-                behind = self._schedule.remove(delivery)
+                blocked = self._schedule.remove(delivery)
                 self.table.settle(lease)
                 self._forget(delivery)
-                self._spawn(self._release(behind))
+                self._spawn(self._release(blocked))
         elif callable(on_lost):
             on_lost(delivery)
         elif on_lost == "cancel":

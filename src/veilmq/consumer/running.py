@@ -148,18 +148,19 @@ class Running:
     def request_stop(self) -> None:
         """Begin to stop; a second call skips the grace period. Safe in any thread, in signal handlers, and later."""
         again, self._requested = self.stopping, True
+
+        def stop() -> None:
+            if again:
+                self._skip_grace.set()
+            elif self._starting is not None:
+                self._starting.cancel()
+            self._stop.set()
+
         if self._loop is None:
             self._stop.set()
         else:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._begin_to_stop, again)
-
-    def _begin_to_stop(self, again: bool) -> None:
-        if again:
-            self._skip_grace.set()
-        elif self._starting is not None:
-            self._starting.cancel()
-        self._stop.set()
+                self._loop.call_soon_threadsafe(stop)
 
     async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - the usual place
         """Wait until the queues have no visible message and none is held here. Raises ``TimeoutError``.
@@ -202,4 +203,4 @@ class Running:
 
 def tracing() -> Any:
     """Return the ``Tracing`` of this process; ``None`` if OpenTelemetry is not installed or not configured."""
-    return import_module("veilmq.consumer.tracing").configured() if is_installed("opentelemetry.trace") else None
+    return import_module("veilmq.consumer.tracing").tracing() if is_installed("opentelemetry.trace") else None

@@ -71,7 +71,7 @@ class Settler:
         self.handled_ids: OrderedDict[str, None] = OrderedDict()  # of recently handled messages, oldest first
         linger_s = 0.0 if is_fifo(queue) else LINGER_S
         self._deletes: Batcher[str] = Batcher(partial(in_thread, self.client.delete_batch, queue), linger_s=linger_s)
-        self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send_changes), linger_s=0)
+        self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send), linger_s=0)
 
     async def delete(self, lease: Lease) -> bool:
         """Delete the message of ``lease``, settle the lease, and return whether the message is certainly deleted.
@@ -81,7 +81,7 @@ class Settler:
         lease.deleting = True
         error = await self._deletes.put(lease.message.receipt)
         for number in range(TRIES_MAX):
-            if error is None or _is_final(error):
+            if error is None or is_final(error):
                 break
             await self.pause(_pause_s(number))
             try:
@@ -121,7 +121,7 @@ class Settler:
                 return True
             if not isinstance(error, ClientError) or not 400 <= error.status < 500:
                 until_s = visible_s  # the server may have executed it
-            if _is_final(error) or not self._may_send(lease, until_s):
+            if is_final(error) or not self._may_send(lease, until_s):
                 break
             await self.pause(_pause_s(number))
         lease.log(logging.WARNING, "message %s was not released; it is visible again when its lease ends: %s", error)
@@ -131,7 +131,7 @@ class Settler:
         left_s = min(until_s, lease.expires_at_s) - self.table.clock.now_s()
         return left_s >= LEFT_S_MIN and lease.may_release
 
-    def _send_changes(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
+    def _send(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
         """Send, once, the changes that may still be sent now that a thread is free."""
         now_s = self.table.clock.now_s()
         sent: dict[_Change, VisibilityChange] = {}
@@ -253,7 +253,7 @@ def _pause_s(number: int) -> float:
     return min(PAUSE_S * 2.0**number, PAUSE_S_MAX) * (0.5 + random.random())
 
 
-def _is_final(error: Exception) -> bool:
+def is_final(error: Exception) -> bool:
     """Return whether the receipt is dead, so that a retry cannot help."""
     return isinstance(error, ClientError) and error.status < 500 and plain_code(error.code) in DEAD_RECEIPT_CODES
 

@@ -202,7 +202,7 @@ def announced(status: Callable[[], bytes]) -> Iterator[None]:
     Uses one waiting thread. If a socket cannot be created, the worker runs without it.
     """
     try:
-        listener, path = _listen(f"{os.getpid()}-{secrets.token_hex(4)}")
+        listener, path = _bind(f"{os.getpid()}-{secrets.token_hex(4)}")
     except (OSError, AttributeError) as error:  # no folder, the path is too long, or the system has no such sockets
         _log.info("this worker cannot be seen by veilmq top: %s", error)
         yield
@@ -256,7 +256,7 @@ def _check(path: Path) -> None:
         raise FolderUnfit(f"{path} must be a folder of this user alone (mode 0700); remove it, or set XDG_RUNTIME_DIR")
 
 
-def _listen(name: str) -> tuple[socket.socket, Path]:
+def _bind(name: str) -> tuple[socket.socket, Path]:
     """Return a listening socket and its path. Raises ``OSError``."""
     folder = status_folder()
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -105,7 +105,7 @@ class Tracing:
         span.end()
 
 
-def configured() -> Tracing | None:
+def tracing() -> Tracing | None:
     """Return tracing through the configured provider, if any."""
     provider = trace.get_tracer_provider()
     return Tracing(provider) if is_configured(provider) else None

@@ -77,7 +77,6 @@ class ArchiveFile:
 
     @property
     def partition(self) -> dict[str, str | None]:
-        """The values of the partition columns."""
         return {"queue": self.queue, "date": self.day.isoformat()}
 
     def added(self, *, new: bool) -> AddAction:

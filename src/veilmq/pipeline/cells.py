@@ -161,7 +161,6 @@ CELL = np.dtype([("kind", np.int64), ("arm", np.int64), ("bucket", np.int64), ("
 
 
 def bucket_of(time_s: float) -> int:
-    """Return the bucket of a time."""
     return int(np.clip(np.floor(np.log(max(time_s * 1000.0, 1.0)) / np.log(RATIO)), 0, BUCKETS - 1))
 
 
@@ -229,7 +228,6 @@ class ReceiptCounts:
 
     @property
     def receipts(self) -> float:
-        """The number of receipts."""
         return float(self.in_force.sum())
 
     @property
@@ -280,7 +278,6 @@ class KeyCounts:
 
     @cached_property
     def all(self) -> ReceiptCounts:
-        """All receipts."""
         return self.first + self.later
 
 
@@ -330,12 +327,10 @@ def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -
 
 
 def _of(cells: npt.NDArray[Any], axis: str, outcomes: Iterable[Outcome]) -> npt.NDArray[Any]:
-    """Return the ``cells`` of ``outcomes`` on ``axis``."""
     return np.asarray(cells[np.isin(cells["kind"], [_KINDS.index((each.value, axis)) for each in outcomes])])
 
 
 def _sums(cells: npt.NDArray[Any], column: str) -> Array:
-    """Return the sums of ``column`` by bucket."""
     return np.bincount(cells["bucket"], weights=cells[column], minlength=BUCKETS).astype(np.float64)
 
 

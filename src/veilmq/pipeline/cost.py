@@ -21,7 +21,6 @@ fixed, until the cost no longer falls.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -192,17 +191,15 @@ def _polished(
     classes = [mixed([load for load, own in zip(loads, members, strict=True) if own == each]) for each in numbers]
     now, every = [*timeouts_s], candidates_s()
 
-    def cost_with(number: int, timeout_s: float) -> float:
-        changed = [*now[:number], timeout_s, *now[number + 1 :]]
-        return cost_of_classes(classes, numbers, changed, prices=prices)
-
     for _ in range(_ROUNDS_MAX):
         before = [*now]
         for number in numbers:
             below, above = now[number - 1] if number else 0.0, [*now, math.inf][number + 1]
             near = (every > now[number] / _NEAR) & (every < now[number] * _NEAR)
-            free = every[(every > below) & (every < above) & near]
-            now[number] = float(min((now[number], *free.tolist()), key=partial(cost_with, number)))
+            free = [now[number], *every[(every > below) & (every < above) & near].tolist()]
+            changed = [[*now[:number], each, *now[number + 1 :]] for each in free]
+            each_cost = [cost_of_classes(classes, numbers, timeouts_s, prices=prices) for timeouts_s in changed]
+            now[number] = float(free[each_cost.index(min(each_cost))])
         if now == before:
             break
     return tuple(int(each) for each in now)

@@ -176,7 +176,6 @@ class Estimate:
 
     @cached_property
     def tail(self) -> Tail:
-        """The tails of all rows."""
         return tail_of(self.survival)
 
     def load(self, receives_max: int, *, weight: float = 1.0) -> Load:

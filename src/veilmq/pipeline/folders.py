@@ -18,7 +18,6 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def is_url(place: str) -> bool:
-    """Return whether ``place`` is a URL instead of a local folder."""
     return _URL.match(place) is not None
 
 
@@ -50,7 +49,6 @@ class Place:
 
     @classmethod
     def at(cls, place: str | Path) -> "Place":
-        """Return the place of a folder or URL."""
         return cls(located(str(place)))
 
     def __truediv__(self, name: str) -> "Place":

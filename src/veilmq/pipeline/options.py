@@ -54,7 +54,6 @@ class Cluster:
 
     @property
     def settings(self) -> dict[str, str | bool | int | float | None]:
-        """The Spark settings by name."""
         return {name: value for name, _, value in (each.partition("=") for each in self.conf)}
 
 

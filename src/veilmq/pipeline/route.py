@@ -125,7 +125,10 @@ COLUMN = "queue"
 
 
 def send_batch(options: SinkOptions, rows: DataFrame, query: str, number: int) -> None:
-    """Send the rows of a batch to the queues in their column ``queue``, with the same ``options`` for each queue."""
+    """Send the rows of a batch to the queues in their column ``queue``, with the same ``options`` for each queue.
+
+    Tasks stage the rows; then the driver publishes them, one queue after the other.
+    """
     tasks = in_tasks(rows, partial(_stage, options, query, number))
     for queue in sorted({queue for queues in tasks for queue in queues}):
         publish(_to(options, queue), [queues[queue] for queues in tasks if queue in queues])

@@ -316,7 +316,7 @@ class FaultPlan:
         with self._lock:
             return [f"{row.action}: {row.fault} × {row.left or 'always'}" for row in self._rows]
 
-    def around(self, handler: Handler) -> Handler:
+    def wrap_handler(self, handler: Handler) -> Handler:
         """Wrap the server's ``handler`` so that planned faults are applied."""
 
         def handle(request: Request) -> Pending | None:

@@ -314,7 +314,7 @@ class RunningServer:
         return RequestContext(base_url=self.endpoint, account=self._settings.account, region=self._settings.region)
 
     def _around(self, handler: Handler) -> Handler:
-        self._handler = self.faults.around(handler)
+        self._handler = self.faults.wrap_handler(handler)
         return self._handler
 
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:

@@ -13,7 +13,7 @@ from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.context import Context
 from veilmq.consumer.handlers import Batching, Handler, Options, make_handler
-from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Schedule, is_fatal
+from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Schedule, is_final
 from veilmq.consumer.leases import LeaseTable, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, NServiceBusPolicy, RenewalPolicy
 from veilmq.core.settings import SettingValue
@@ -228,7 +228,7 @@ async def test_a_stop_waits_for_polls_in_progress() -> None:
     ids=["query", "json", "denied", "secret", "unusable", "throttled", "403", "quota", "internal", "unreachable"],
 )
 def test_only_errors_that_retries_cannot_fix_are_fatal(error: Exception, fatal: bool) -> None:
-    assert is_fatal(error) is fatal
+    assert is_final(error) is fatal
 
 
 def test_there_is_no_prefetch_before_the_first_measurement_or_with_slow_handlers() -> None:

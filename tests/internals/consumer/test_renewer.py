@@ -388,7 +388,7 @@ class TestThread:
                 raise LookupError("watching failed")
 
         class FailingMetrics(RenewalMetrics):
-            def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
+            def add(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
                 raise LookupError("measuring failed")
 
         clock = SteppedClock()
