@@ -237,23 +237,22 @@ class _PriorValues(NamedTuple):
 
 
 def _sqs(action: str, member: str, *, names: ReplacedNames, **fields: Any) -> _PriorValues:
-
-    def request(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
-        return b"POST", b"/", msgspec.json.encode({"QueueUrl": request.get("QueueUrl"), **fields})
+    def request(path: bytes, change: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+        return b"POST", b"/", msgspec.json.encode({"QueueUrl": change.get("QueueUrl"), **fields})
 
     return _PriorValues(request, {b"x-amz-target": b"AmazonSQS." + action.encode()}, member, names)
 
 
-def _show(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+def _show(path: bytes, change: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
     return b"GET", path.rpartition(b"/")[0] + b"/show", b""
 
 
-def _all(request: Mapping[str, Any]) -> None:
+def _all(change: Mapping[str, Any]) -> None:
     return None
 
 
-def _attributes(request: Mapping[str, Any]) -> frozenset[str]:
-    attributes = request.get("Attributes")
+def _attributes(change: Mapping[str, Any]) -> frozenset[str]:
+    attributes = change.get("Attributes")
     return frozenset(attributes) if isinstance(attributes, Mapping) else frozenset()
 
 

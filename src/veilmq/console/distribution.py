@@ -53,12 +53,10 @@ class Bin(NamedTuple):
 
     @property
     def receipts(self) -> int:
-        """The number of receipts."""
         return self.deleted + self.late + self.expired
 
     @property
     def words(self) -> str:
-        """The bounds."""
         return f"{duration(self.begin_ms / SECOND_MS)} to {duration(self.end_ms / SECOND_MS)}"
 
 

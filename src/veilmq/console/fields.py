@@ -88,7 +88,6 @@ class Number:
         return "; ".join(parts) + "."
 
     def write(self, value: SettingValue) -> str:
-        """Return the digits."""
         return "" if value is None else str(value)
 
     def read(self, text: str) -> SettingValue:
@@ -113,7 +112,6 @@ class Number:
 
 
 def span(allowed: Range) -> str:
-    """Format a range."""
     return f"{allowed.minimum:,} to {allowed.maximum:,}"
 
 
@@ -136,11 +134,9 @@ class Choice:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """The texts and labels."""
         return tuple((text, words) for _, text, words in self.values)
 
     def write(self, value: SettingValue) -> str:
-        """Return the text of ``value``."""
         return next(text for each, text, _ in self.values if each == value)
 
     def read(self, text: str) -> SettingValue:
@@ -151,12 +147,10 @@ class Choice:
         raise InvalidField(f"Choose one of these: {', '.join(words for _, words in self.options)}.")
 
     def words(self, value: SettingValue) -> str:
-        """Return the label of ``value``."""
         return next(words for each, _, words in self.values if each == value)
 
 
 def yes_or_no(hint: str) -> Choice:
-    """Return the choice of a switch."""
     return Choice(values=((False, "no", "no"), (True, "yes", "yes")), hint=hint)
 
 
@@ -169,15 +163,12 @@ class Text:
     options: tuple[tuple[str, str], ...] = ()
 
     def write(self, value: SettingValue) -> str:
-        """Return the text."""
         return str(value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the text; a single line without surrounding blanks."""
         return text if self.control == "area" else text.strip()
 
     def words(self, value: SettingValue) -> str:
-        """Return the text."""
         return str(value)
 
 
@@ -195,11 +186,9 @@ class Queues:
         return "\n".join(name.rpartition("/")[2] for name in value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the names."""
         return tuple(text.split())
 
     def words(self, value: SettingValue) -> str:
-        """Return the names, separated by commas."""
         return self.write(value).replace("\n", ", ")
 
 
@@ -212,7 +201,6 @@ class QueueName:
     options: tuple[tuple[str, str], ...] = ()
 
     def write(self, value: SettingValue) -> str:
-        """Return the name without its account."""
         return str(value).rpartition("/")[2]
 
     def read(self, text: str) -> SettingValue:
@@ -220,7 +208,6 @@ class QueueName:
         return text.strip()
 
     def words(self, value: SettingValue) -> str:
-        """Return the name without its account."""
         return self.write(value)
 
 

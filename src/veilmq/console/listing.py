@@ -61,12 +61,10 @@ class Listing(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The index of the first queue on the page."""
         return (self.page - 1) * self.size
 
     @property
     def parameters(self) -> dict[str, str | int]:
-        """The parameters of the route that lists queues."""
         return {
             "search": self.search,
             "sort": self.order.value,
@@ -100,7 +98,6 @@ class Listing(NamedTuple):
         return "descending" if self.descending else "ascending"
 
     def page_url(self, page: int) -> str:
-        """Return the URL of another page."""
         return self._replace(page=page).url
 
 

@@ -52,8 +52,8 @@ class MessageView:
     def query(self) -> str:
         """The query string, without defaults."""
         defaults = asdict(MessageView())
-        message = {name: value for name, value in asdict(self).items() if value != defaults[name]}
-        return urlencode({name: ".".join(value) if name == "mine" else value for name, value in message.items()})
+        parameters = {name: value for name, value in asdict(self).items() if value != defaults[name]}
+        return urlencode({name: ".".join(value) if name == "mine" else value for name, value in parameters.items()})
 
     def with_body(self, body: str) -> str:
         """Return the query string with bodies shown as ``body``."""
@@ -90,7 +90,6 @@ def _id(text: str) -> str:
 
 
 def lease_name(message: str, receive_count: object) -> str:
-    """Return the name of one lease of a message."""
     return f"{message}_{receive_count}"
 
 
@@ -144,7 +143,6 @@ class MessageList(NamedTuple):
 
     @property
     def has_receipts(self) -> bool:
-        """Whether there is a receipt to act with."""
         return any(row.receipt for row in self.rows)
 
     @property
@@ -177,12 +175,12 @@ async def list_messages(
     query = _query(view) | _filter(view)
     hides_receipts = False
     try:
-        message = await _get(page, "", query | {"receipts": "true"})
+        reply = await _get(page, "", query | {"receipts": "true"})
     except ApiError as error:
         if not error.is_denied:
             raise
-        message, hides_receipts = await _get(page, "", query), True
-    listed = msgspec.convert(message, ListedMessages)
+        reply, hides_receipts = await _get(page, "", query), True
+    listed = msgspec.convert(reply, ListedMessages)
     rows = [row_of(each, view) for each in listed.messages]
     if hides_receipts:
         rows = [row._replace(receipt=known.get(row.lease)) for row in rows]
@@ -254,7 +252,6 @@ _TRACE = "AWSTraceHeader"
 
 
 def leases_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the leases of received messages."""
     return tuple(lease_name(each["MessageId"], each["Attributes"][_RECEIVED]) for each in messages)
 
 

@@ -35,7 +35,6 @@ class Task(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """The progress."""
         return _PERCENT if self.moved >= self.to_move else self.moved * _PERCENT // self.to_move
 
 

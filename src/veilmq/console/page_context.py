@@ -110,17 +110,14 @@ class PageContext:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query parameters."""
         return self.request.query_params
 
     @property
     def peer(self) -> str | None:
-        """The address of the browser."""
         return None if self.request.client is None else self.request.client.host
 
     @property
     def program(self) -> str | None:
-        """The user agent of the browser."""
         return self.request.headers.get("user-agent")
 
     @property

@@ -91,7 +91,6 @@ class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_default(self) -> bool:
-        """Whether the value is the default."""
         return self.value == self.default
 
 

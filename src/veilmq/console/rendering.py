@@ -23,7 +23,6 @@ class Rendering:
         self._everywhere = everywhere
 
     def html(self, template: str, **values: Any) -> str:
-        """Return the rendered page."""
         return _environment().get_template(template).render(self._everywhere, **values)
 
 
@@ -90,7 +89,6 @@ def instant(at_ms: int | None) -> str:
 
 
 def time(at_ms: int) -> Markup:
-    """Return an instant as an HTML ``time`` element."""
     return Markup('<time datetime="{0}">{0}</time>').format(instant(at_ms))
 
 
@@ -105,5 +103,4 @@ def claims_path(queue: str) -> str:
 
 
 def plain_name(queue: str) -> str:
-    """Return a queue's name without its account."""
     return queue.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Security headers: pages load, run and embed nothing foreign, and are not embedded.
+"""Security headers: pages load, run and embed nothing foreign, are not embedded, and send other sites no referrer.
 
 Inline scripts and styles are forbidden, so that markup in a message body stays text even if it were not escaped
 (Content Security Policy Level 3; OWASP, "HTTP Security Response Headers"). There is no Strict-Transport-Security: it

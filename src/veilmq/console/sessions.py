@@ -34,7 +34,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
     def has(self, token: str) -> bool:
-        """Return whether ``token`` is the session's."""
         return compare_digest(self.token.encode(), token.encode())
 
 
@@ -67,11 +66,9 @@ class Sessions:
         self._secret_digest = secret_digest
 
     def begin(self, key_id: str = "") -> Session:
-        """Return a new session."""
         return Session(key_id=key_id, token=secrets.token_urlsafe(24))
 
     def cookie(self, session: Session) -> str:
-        """Return the cookie of ``session``."""
         return f"{session.key_id}{_BETWEEN}{self._serializer(session.key_id).dumps(session.token)}"
 
     def read(self, cookie: str) -> Session | None:
@@ -100,7 +97,6 @@ class Sessions:
         )
 
     def forget(self, response: Response, request: Request) -> None:
-        """Delete the cookie."""
         response.delete_cookie(_name(request), secure=request.url.scheme == "https", httponly=True, samesite="strict")
 
     def end(self, session: Session) -> None:

@@ -46,7 +46,6 @@ def shown_rows(settings: QueueSettings) -> list[SettingRow]:
 
 
 def texts_of(settings: QueueSettings, rows: Iterable[SettingRow]) -> dict[str, str]:
-    """Return the initial texts of the fields of ``rows``."""
     return {row.setting: plain(row.kind.write(getattr(settings, row.setting))) for row in rows}
 
 

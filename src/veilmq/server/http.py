@@ -350,7 +350,7 @@ class Http1Connection(asyncio.Protocol):
             if not self._reader.check_unfinished(segment_bytes):
                 return
             more = self._reader.bytes_to_reserve()
-            if (more or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(more):
+            if (more or (self._reader.continue_due and self._reader.hold is None)) and not self._reserve(more):
                 return
             if self._reader.hold is not None:
                 queues = self._connections.loop_queues
@@ -360,7 +360,7 @@ class Http1Connection(asyncio.Protocol):
         if self._requests and self._bodies_fill_limit():
             self._update_flow()
 
-    def _admit(self, more: int) -> bool:
+    def _reserve(self, more: int) -> bool:
         """Check the head and reserve the body's bytes; return whether to read on."""
         hold = self._reader.hold
         if hold is None:
@@ -396,12 +396,12 @@ class Http1Connection(asyncio.Protocol):
         if not self._paused:
             self._transport.pause_reading()
 
-        def read_on() -> None:
+        def resume() -> None:
             self._paused_for_pacing = False
             if not self._paused and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-        later(read_on)
+        later(resume)
 
     def _feed_slices(self, data: bytes) -> None:
         """Parse a large segment: a body at once, but pipelined requests only up to a slice."""

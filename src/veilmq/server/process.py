@@ -54,7 +54,7 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
         except OSError as error:
             taken_at_one_address = port == 0 and len(addresses) > 1 and error.errno == errno.EADDRINUSE
             if not taken_at_one_address or attempt == _FREE_PORT_ATTEMPTS - 1:
-                raise BindError(f"Cannot listen on {where}: {_why(error, setting)}") from None
+                raise BindError(f"Cannot listen on {where}: {_reason(error, setting)}") from None
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -102,7 +102,7 @@ def _bind(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
     return listeners
 
 
-def _why(error: OSError, setting: str) -> str:
+def _reason(error: OSError, setting: str) -> str:
     flag = "--" + setting.replace("_", "-")
     if error.errno == errno.EADDRINUSE:
         return f"the port is in use; stop the other program, or choose another one with {flag} (0: any free one)."

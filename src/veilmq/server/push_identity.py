@@ -31,8 +31,8 @@ class Identity(NamedTuple):
         """Return the signature that the protocol prescribes: RSASSA-PKCS1-v1_5 with SHA-1."""
         return self.key.sign(text, padding.PKCS1v15(), hashes.SHA1())
 
-    def pem(self) -> bytes:
-        """Return key and certificate for a file."""
+    def encode(self) -> bytes:
+        """Return key and certificate in PEM, for a file."""
         private = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -57,7 +57,7 @@ def generate(*, now_s: float) -> Identity:
     return Identity(key, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def read_files(key: Path, certificate: Path) -> Identity:
+def read(key: Path, certificate: Path) -> Identity:
     """Read the identity from two files, which may be one; raises ``PushError``."""
     try:
         texts = key.read_bytes(), certificate.read_bytes()
@@ -79,6 +79,6 @@ def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) ->
     return Identity(private, public.public_bytes(serialization.Encoding.PEM))
 
 
-def from_pem(pem: bytes) -> Identity:
-    """Read the identity from the output of ``Identity.pem``; raises ``PushError``."""
+def decode(pem: bytes) -> Identity:
+    """Read the identity from the output of ``Identity.encode``; raises ``PushError``."""
     return _read(pem, pem, "What the store keeps", "it")

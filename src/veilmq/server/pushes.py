@@ -575,10 +575,9 @@ async def push_identity(settings: ServerSettings, store: Store, *, now_s: float)
             "'veilmq[push]'"
         ) from error
     if settings.push_key is not None:
-        return identity.read_files(settings.push_key, settings.push_certificate)
+        return identity.read(settings.push_key, settings.push_certificate)
     try:
-        return identity.from_pem(
-            await store.load_or_create(identity.FILE_NAME, lambda: identity.generate(now_s=now_s).pem())
-        )
+        pem = await store.load_or_create(identity.FILE_NAME, lambda: identity.generate(now_s=now_s).encode())
+        return identity.decode(pem)
     except VeilmqError as error:
         raise StoreError(f"The key that signs pushes cannot be stored: {error}") from error

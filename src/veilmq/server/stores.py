@@ -88,13 +88,13 @@ async def open_store(
 def _progress_logger() -> Progress:
     due_s = stopwatch_s()
 
-    def log_progress(converted: int, in_all: int) -> None:
+    def progress(converted: int, in_all: int) -> None:
         nonlocal due_s
         if stopwatch_s() >= due_s or converted == in_all:
             due_s = stopwatch_s() + _PROGRESS_S
             log.warning("converting the data folder: %d of %d messages", converted, in_all)
 
-    return log_progress
+    return progress
 
 
 def postgres_parts(what: str) -> Any:

@@ -625,7 +625,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def write_identity(folder: Path) -> tuple[Path, Path]:
     """Write a key and its certificate; return their files."""
-    pem = push_identity.generate(now_s=NOW_S).pem()
+    pem = push_identity.generate(now_s=NOW_S).encode()
     begin = pem.index(b"-----BEGIN CERTIFICATE")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     key.write_bytes(pem[:begin])
@@ -638,17 +638,17 @@ def test_errors_of_a_given_identity(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(PushError, match="is not the certificate of"):
-        push_identity.read_files(key, write_identity(other)[1])
+        push_identity.read(key, write_identity(other)[1])
     with pytest.raises(PushError, match="cannot be read: No such file"):
-        push_identity.read_files(tmp_path / "none.pem", certificate)
+        push_identity.read(tmp_path / "none.pem", certificate)
     with pytest.raises(PushError, match="must be a key and a certificate in PEM"):
-        push_identity.read_files(certificate, certificate)
+        push_identity.read(certificate, certificate)
     curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     key.write_bytes(curve)
     with pytest.raises(PushError, match="must be an RSA key"):
-        push_identity.read_files(key, certificate)
+        push_identity.read(key, certificate)
 
 
 def test_errors_of_the_identity_prevent_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

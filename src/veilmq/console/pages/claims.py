@@ -114,12 +114,10 @@ class ClaimedMessage(NamedTuple):
 
 
 async def show_release(page: PageContext) -> Response:
-    """Show the claim to release."""
     return await _confirm(page, "release", page.query)
 
 
 async def release(page: PageContext) -> Response:
-    """Release a claim."""
     return await _change(page, "release", needs_number=True, done="claim-released")
 
 
@@ -134,7 +132,6 @@ async def evict(page: PageContext) -> Response:
 
 
 async def show_close(page: PageContext) -> Response:
-    """Show the source to close."""
     return await _confirm(page, "close", page.query)
 
 

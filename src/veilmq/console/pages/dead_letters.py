@@ -14,7 +14,6 @@ _RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages per second", empty="no li
 
 
 async def show(page: PageContext) -> Response:
-    """Show the page."""
     return await _page(page)
 
 

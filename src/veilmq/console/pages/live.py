@@ -51,7 +51,7 @@ def _queries(page: PageContext) -> list[LiveQuery]:
 
 
 def _subscriber(page: PageContext) -> Subscriber:
-    """Return the reader; policies may depend on the address and the browser too."""
+    """Return the subscriber; policies may depend on the address and the browser too."""
 
     def is_session_valid() -> bool:
         if page.accounts is None:

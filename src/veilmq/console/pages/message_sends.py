@@ -96,7 +96,6 @@ def _value(row: AttributeRow) -> dict[str, Any]:
 
 
 async def show(page: PageContext) -> Response:
-    """Show an empty form."""
     return await _form(page, [AttributeRow()] * SQS_MESSAGE_ATTRIBUTES_MAX)
 
 

@@ -70,7 +70,7 @@ _PHRASES = (  # for codes of SQS with several meanings
 
 
 async def hide(page: PageContext, receipts: Sequence[str], timeout_s: int) -> list[str]:
-    """Change the timeout of messages, 0 to release them. Return an outcome each; raises ``ApiError``."""
+    """Hide messages for ``timeout_s`` from now; 0 releases them. Return an outcome each; raises ``ApiError``."""
     fields = {"VisibilityTimeout": timeout_s}
     done = "extended" if timeout_s else "released"
     return await _each(page, "ChangeMessageVisibilityBatch", receipts, fields, done=done)

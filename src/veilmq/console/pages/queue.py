@@ -78,24 +78,20 @@ _NOT_CONFIRMED = "This is not the queue's name, so nothing was deleted. Type it 
 
 
 async def show_purge(page: PageContext) -> Response:
-    """Show what a purge would delete."""
     return await _confirm(page, "queue_purge.html")
 
 
 async def purge(page: PageContext) -> Response:
-    """Delete all messages."""
     return await _confirmed(
         page, "queue_purge.html", "PurgeQueue", lambda: page.redirect(path_of(page.queue), done="purged")
     )
 
 
 async def show_delete(page: PageContext) -> Response:
-    """Show what a deletion would delete."""
     return await _confirm(page, "queue_delete.html")
 
 
 async def delete(page: PageContext) -> Response:
-    """Delete the queue and all its messages."""
     return await _confirmed(page, "queue_delete.html", "DeleteQueue", lambda: page.redirect(HOME, done="deleted"))
 
 

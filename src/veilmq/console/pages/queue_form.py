@@ -35,7 +35,6 @@ _NAME = re.compile(NAMES)
 
 
 async def show_new(page: PageContext) -> Response:
-    """Show the form of a new queue."""
     return _new(page, FilledForm({}, texts_of(_NEW, ROWS.values()), {}), rows_of({}))
 
 
