@@ -54,7 +54,7 @@ def test_entries_of_a_batch_succeed_or_fail_alone(client: BotoQueueClient) -> No
     client.send_batch("batches", [NewMessage(body="a"), NewMessage(body="b")])
     first, second = client.receive("batches", count=10, wait_s=0)
     changes = [VisibilityChange(receipt=first.receipt, timeout_s=60), VisibilityChange(receipt="none", timeout_s=60)]
-    done, refused = client.change_visibility_batch("batches", changes, patience_s=60)
+    done, refused = client.change_visibility_batch("batches", changes, call_timeout_s=60)
     assert done is None
     assert isinstance(refused, ClientError)
     assert refused.code == "ReceiptHandleIsInvalid"

@@ -144,13 +144,13 @@ class ScriptedQueue:
         self._usual_s = usual_s
 
     def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+        self, queue: str, changes: Sequence[VisibilityChange], *, call_timeout_s: float | None = None
     ) -> list[ClientError | Hidden | None]:
         self.calls.append(Call(self._clock.now_s(), tuple((change.receipt, change.timeout_s) for change in changes)))
         answer = self.script.pop(0) if self.script else Answer(takes_s=self._usual_s)
-        assert patience_s is not None
-        self._clock.set(self._clock.now_s() + min(answer.takes_s, patience_s))
-        if answer.takes_s > patience_s:
+        assert call_timeout_s is not None
+        self._clock.set(self._clock.now_s() + min(answer.takes_s, call_timeout_s))
+        if answer.takes_s > call_timeout_s:
             raise Unreachable("http://queue", "no answer in time")
         if answer.error is not None:
             raise answer.error
@@ -330,18 +330,18 @@ class Simulation:
         return self.outcome
 
     def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+        self, queue: str, changes: Sequence[VisibilityChange], *, call_timeout_s: float | None = None
     ) -> list[ClientError | None]:
         self.outcome.calls += 1
         self.outcome.entries += len(changes)
-        assert patience_s is not None
+        assert call_timeout_s is not None
         at_s = self.clock.now_s()
         takes_s = self._plan.call_s * math.exp(self._network.gauss(0, self._plan.spread))
         if self._is_faulty(at_s) and self._plan.refused:
             self._pass_to(at_s + takes_s)
             raise BUSY
-        if self._is_faulty(at_s) or takes_s > patience_s:
-            self._pass_to(at_s + patience_s)
+        if self._is_faulty(at_s) or takes_s > call_timeout_s:
+            self._pass_to(at_s + call_timeout_s)
             raise Unreachable("http://queue", "no answer in time")
         errors = [self._hide(change, at_s + takes_s / 2) for change in changes]
         self._pass_to(at_s + takes_s)

@@ -46,9 +46,9 @@ class BotoQueueClient(QueueClient):
         reply_type: type[Reply],
         *,
         wait_s: int = 0,
-        patience_s: float | None = None,
+        call_timeout_s: float | None = None,
     ) -> Reply:
-        """Like ``Transport.call``; ``wait_s`` and ``patience_s`` have no effect."""
+        """Like ``Transport.call``; ``wait_s`` and ``call_timeout_s`` have no effect."""
         method: Callable[..., Any] = getattr(self._boto, xform_name(action))
         try:
             reply = method(**msgspec.to_builtins(members, builtin_types=(bytes,)))

@@ -302,16 +302,16 @@ class QueueClient:
         self._execute("ChangeMessageVisibility", queue, ReceiptHandle=receipt, VisibilityTimeout=timeout_s)
 
     def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+        self, queue: str, changes: Sequence[VisibilityChange], *, call_timeout_s: float | None = None
     ) -> Sequence[ClientError | Hidden | None]:
         """Make up to ten changes; return ``Hidden`` (from veilmq), ``None`` (from other servers) or an error for each.
 
         If another consumer has received the message since, which SQS accepts but veilmq reports, the error is
-        ``RECEIPT_SUPERSEDED``. With ``patience_s`` the request is tried once, with this timeout.
+        ``RECEIPT_SUPERSEDED``. With ``call_timeout_s`` the request is tried once, with this timeout.
         """
         entries = [{"ReceiptHandle": each.receipt, "VisibilityTimeout": each.timeout_s} for each in changes]
         action, batch = "ChangeMessageVisibilityBatch", _Entries[ChangedResultEntry]
-        return self._batch(action, queue, entries, batch, _change_result, patience_s=patience_s)
+        return self._batch(action, queue, entries, batch, _change_result, call_timeout_s=call_timeout_s)
 
     # ------------------------------------------------------------------------------------------------- names
 
@@ -339,12 +339,12 @@ class QueueClient:
         reply_type: type["_Entries[Entry]"],
         result_of: "Callable[[Entry], Result | ClientError]",
         *,
-        patience_s: float | None = None,
+        call_timeout_s: float | None = None,
     ) -> "list[Result | ClientError]":
         """Run a batch action on ``entries``, with their indices as ids; return their results in order."""
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         members = {"QueueUrl": self._url(queue), "Entries": numbered}
-        reply = self._call(action, members, reply_type, patience_s=patience_s)
+        reply = self._call(action, members, reply_type, call_timeout_s=call_timeout_s)
         results: dict[str, Result | ClientError] = {
             entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500)
             for entry in reply.failed or []

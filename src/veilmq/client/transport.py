@@ -242,15 +242,15 @@ class Transport:
         reply_type: type[Reply],
         *,
         wait_s: int = 0,
-        patience_s: float | None = None,
+        call_timeout_s: float | None = None,
     ) -> Reply:
         """Run an SQS ``action`` (AWS JSON 1.0); raises ``ClientError`` and ``Unreachable``.
 
-        ``wait_s`` and ``patience_s`` are those of ``request``.
+        ``wait_s`` and ``call_timeout_s`` are those of ``request``.
         """
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
         body = msgspec.json.encode(members)
-        reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, patience_s=patience_s)
+        reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, call_timeout_s=call_timeout_s)
         if reply.status != 200:
             raise client_error(reply)
         return decode(reply, reply_type)
@@ -283,32 +283,40 @@ class Transport:
         headers: Mapping[str, str],
         body: bytes = b"",
         wait_s: int = 0,
-        patience_s: float | None = None,
+        call_timeout_s: float | None = None,
     ) -> HttpReply:
         """Send a request and return the reply of any status; raises ``Unreachable``.
 
         ``target`` is a path with an optional query below the endpoint, or empty. A long poll has a ``wait_s``, which is
-        added to the timeout. With ``patience_s`` the request is tried once, with this timeout.
+        added to the timeout. With ``call_timeout_s`` the request is tried once, with this timeout.
         """
         target = self._path.rstrip("/") + target if target else self._path
         send = partial(self._send, method, target, body, wait_s)
         if self._key is None:
-            return send(headers, patience_s)
+            return send(headers, call_timeout_s)
         sign, headers = partial(self._key.sign, target, method=method, body=body), {**headers, "Host": self._host}
         began_s, at_s = monotonic(), self._time.now_s()
-        reply = send(sign(headers, now=datetime.fromtimestamp(at_s, UTC)), patience_s)
+        reply = send(sign(headers, now=datetime.fromtimestamp(at_s, UTC)), call_timeout_s)
         refused = reply.status in _REFUSED_STATUSES
         if not refused or not self._time.adjust(reply.headers.get("Date"), signed_at_s=at_s):
             return reply
-        remaining_s = None if patience_s is None else max(_REMAINING_S_MIN, patience_s - (monotonic() - began_s))
+        remaining_s = (
+            None if call_timeout_s is None else max(_REMAINING_S_MIN, call_timeout_s - (monotonic() - began_s))
+        )
         return send(sign(headers, now=datetime.fromtimestamp(self._time.now_s(), UTC)), remaining_s)
 
     def _send(
-        self, method: str, target: str, body: bytes, wait_s: int, headers: Mapping[str, str], patience_s: float | None
+        self,
+        method: str,
+        target: str,
+        body: bytes,
+        wait_s: int,
+        headers: Mapping[str, str],
+        call_timeout_s: float | None,
     ) -> HttpReply:
         options: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
-        if patience_s is not None:
-            timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
+        if call_timeout_s is not None:
+            timeout = Timeout(connect=min(CONNECT_S_MAX, call_timeout_s), total=call_timeout_s)
             options = {"timeout": timeout, "retries": _ONCE}
         options |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
         try:

@@ -321,5 +321,5 @@ class Consumer(Lifespan):
         )
         if connect is not None:
             self.sender = connect()
-            running.undo.callback(setattr, self, "sender", None)
+            running.shutdown_stack.callback(setattr, self, "sender", None)
         return running

@@ -158,11 +158,11 @@ class Lease(LeaseTerms):
     renewals: int = 0
     in_flight: bool = False
     closed: bool = False
-    final: bool = False  # cannot be renewed again
+    reaches_limit: bool = False  # lasts until the 12-hour limit: cannot be renewed again
     warned: bool = False
     deleting: bool = False
     withdrawal: "Future[bool] | None" = None
-    fences: "list[Future[LeaseState]]" = field(default_factory=list)
+    confirmations: "list[Future[LeaseState]]" = field(default_factory=list)
 
     @property
     def remaining(self) -> float:
@@ -198,7 +198,7 @@ class Lease(LeaseTerms):
     @property
     def is_renewable(self) -> bool:
         """Whether a renewal can help; for a SUSPECT lease it may still hide the message in time."""
-        open_ = self.withdrawal is None and not self.closed and not self.final
+        open_ = self.withdrawal is None and not self.closed and not self.reaches_limit
         return open_ and self.known_state in (LeaseState.HELD, LeaseState.SUSPECT)
 
     @property
@@ -214,7 +214,7 @@ class Lease(LeaseTerms):
         """Return the state at ``now_s``, even if the renewer has not processed the deadline yet."""
         if self.known_state is not LeaseState.HELD or now_s < self.expires_at_s:
             return self.known_state
-        if self.final:
+        if self.reaches_limit:
             return LeaseState.ENDED
         subscription = self.subscription
         dead = subscription.strict or (subscription.fifo and not subscription.policy.server_decides)
@@ -321,7 +321,7 @@ class LeaseTable:
                 lease.closed = True
                 lease.due_at_s = None
                 del lease.subscription.live[lease]
-                self._fail_fences(lease, LeaseState.ENDED)
+                self._fail_confirmations(lease, LeaseState.ENDED)
                 if lease.withdrawal is not None:
                     self._finish_withdrawal(lease)
 
@@ -341,14 +341,14 @@ class LeaseTable:
     def confirm(self, lease: Lease) -> "Future[LeaseState]":
         """Renew ``lease`` now. The future returns HELD once confirmed, and raises ``LeaseLost`` otherwise."""
         with self._updating():
-            fence: Future[LeaseState] = Future()
-            lease.fences.append(fence)
+            confirmation: Future[LeaseState] = Future()
+            lease.confirmations.append(confirmation)
             if not lease.is_renewable or lease.known_state is not LeaseState.HELD:
                 state = lease.known_state
-                self._fail_fences(lease, LeaseState.ENDED if state is LeaseState.HELD else state)
+                self._fail_confirmations(lease, LeaseState.ENDED if state is LeaseState.HELD else state)
             elif not lease.in_flight:
                 self._schedule(lease, self.clock.now_s())
-        return fence
+        return confirmation
 
     def open_leases(self) -> list[Lease]:
         """Return all open leases, of each subscription the oldest first."""
@@ -418,7 +418,7 @@ class LeaseTable:
         """Return whether the policy, the cap or the 12-hour limit forbids a renewal at ``at_s``."""
         cap_s, started_at_s = lease.subscription.cap_s, lease.started_at_s
         capped = cap_s is not None and started_at_s is not None and at_s >= started_at_s + cap_s
-        return lease.final or capped or lease.subscription.policy.is_over(lease, at_s)
+        return lease.reaches_limit or capped or lease.subscription.policy.is_over(lease, at_s)
 
     def _check_deadline(self, lease: Lease, now_s: float) -> None:
         if (state := lease.state_at(now_s)) is not lease.known_state:
@@ -472,8 +472,8 @@ class LeaseTable:
 
     def _let_expire(self, lease: Lease, now_s: float) -> None:
         """Stop renewing ``lease``, which already reaches the 12-hour limit."""
-        lease.final = True
-        self._fail_fences(lease, LeaseState.ENDED)
+        lease.reaches_limit = True
+        self._fail_confirmations(lease, LeaseState.ENDED)
         self._schedule(lease, max(now_s, lease.expires_at_s))
 
     def _apply(self, request: RenewalRequest, result: RenewalResult, now_s: float) -> None:
@@ -502,13 +502,13 @@ class LeaseTable:
         self.renewal.add(now_s - (lease.first_sent_at_s or request.sent_at_s), now_s=now_s)
         lease.first_sent_at_s, lease.tries = None, 0
         lease.renewals += 1
-        lease.final = request.last
+        lease.reaches_limit = request.last
         lease.renewed_at_s = request.sent_at_s
         lease.expires_at_s = request.sent_at_s + request.for_s
         if lease.known_state is LeaseState.HELD:  # otherwise the reply came after the deadline and proves nothing
-            fences, lease.fences = lease.fences, []
-            for fence in fences:
-                self._callbacks.append(partial(_resolve, fence.set_result, lease.known_state))
+            confirmations, lease.confirmations = lease.confirmations, []
+            for confirmation in confirmations:
+                self._callbacks.append(partial(_resolve, confirmation.set_result, lease.known_state))
         self._plan(lease, now_s)
 
     def _retry(self, lease: Lease, now_s: float) -> None:
@@ -520,21 +520,21 @@ class LeaseTable:
 
     def _change_state(self, lease: Lease, state: LeaseState) -> None:
         lease.known_state = state
-        self._fail_fences(lease, state)
+        self._fail_confirmations(lease, state)
         self._callbacks.append(partial(lease.subscription.watcher.changed, lease, state))
 
     def _finish_withdrawal(self, lease: Lease) -> None:
         """Resolve the futures of ``lease``, which has no renewal in flight and gets no more."""
         lease.due_at_s = None
-        self._fail_fences(lease, LeaseState.ENDED)
+        self._fail_confirmations(lease, LeaseState.ENDED)
         withdrawal = lease.withdrawal
         assert withdrawal is not None
         self._callbacks.append(lambda: _resolve(withdrawal.set_result, lease.may_release))
 
-    def _fail_fences(self, lease: Lease, state: LeaseState) -> None:
-        fences, lease.fences = lease.fences, []
-        for fence in fences:
-            self._callbacks.append(partial(_resolve, fence.set_exception, LeaseLost(state)))
+    def _fail_confirmations(self, lease: Lease, state: LeaseState) -> None:
+        confirmations, lease.confirmations = lease.confirmations, []
+        for confirmation in confirmations:
+            self._callbacks.append(partial(_resolve, confirmation.set_exception, LeaseLost(state)))
 
 
 def _resolve(set_value: Callable[[T], object], value: T) -> None:
@@ -543,10 +543,10 @@ def _resolve(set_value: Callable[[T], object], value: T) -> None:
         set_value(value)
 
 
-PATIENCE_S_USUAL = 5.0
-PATIENCE_S_LAST = 2.0
+CALL_TIMEOUT_S_USUAL = 5.0
+CALL_TIMEOUT_S_LAST = 2.0
 """Below this, one try gets the rest of the lease instead of half."""
-PATIENCE_S_MIN = 0.5
+CALL_TIMEOUT_S_MIN = 0.5
 
 
 class Renewer:
@@ -609,7 +609,7 @@ class Renewer:
         changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in requests]
         replies: Sequence[Exception | Hidden | None]
         try:
-            replies = self._change(subscription.queue, changes, patience_s=patience_s(requests))
+            replies = self._change(subscription.queue, changes, call_timeout_s=call_timeout_s(requests))
         except Exception as error:  # noqa: BLE001 - leases are unaffected, and the thread must continue
             replies = [error] * len(requests)
             results = [RenewalResult.AGAIN] * len(requests)
@@ -630,12 +630,12 @@ class Renewer:
         self._table.metrics.add(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
 
 
-def patience_s(requests: Sequence[RenewalRequest]) -> float:
+def call_timeout_s(requests: Sequence[RenewalRequest]) -> float:
     """Return the timeout of a call: it grows with each try, up to half of the time that is left of the first lease.
 
     In the last seconds of a lease it is all of that time.
     """
     first = requests[0].lease
     left_s = min(one.lease.remaining for one in requests)
-    usual_s = max(PATIENCE_S_USUAL, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
-    return max(PATIENCE_S_MIN, min(usual_s, max(left_s / 2, PATIENCE_S_LAST), left_s))
+    usual_s = max(CALL_TIMEOUT_S_USUAL, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
+    return max(CALL_TIMEOUT_S_MIN, min(usual_s, max(left_s / 2, CALL_TIMEOUT_S_LAST), left_s))

@@ -85,9 +85,9 @@ _REMOVES = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)  # the messa
 
 @dataclass(eq=False, kw_only=True)
 class Runner(Watcher):
-    """Created, started and stopped by ``Running``.
+    """Receives for one handler, calls it and settles. ``Running`` creates, starts and stops it.
 
-    ``failed`` is called with an error that makes the queue impossible to consume. ``middleware`` is ordered from the
+    ``failed`` is called with the error if the queue cannot be consumed. ``middleware`` is ordered from the
     outermost; ``state`` may be filled until the start. With ``create`` missing queues are created.
     """
 
@@ -225,7 +225,8 @@ class Runner(Watcher):
     async def is_drained(self) -> bool:
         """Return whether the server reports no visible message and none is held here.
 
-        Messages in flight at the server may be in replies to current polls. While there are some, wait for these polls.
+        A message in flight at the server may be in the reply to a poll in progress; so, while the server reports any,
+        wait for these polls.
         """
         if self._held:
             return False

@@ -35,7 +35,7 @@ DONE, FAILED, ABANDONED = 0, 1, 3
 
 
 class Running:
-    """Created by ``Consumer.running`` and ``Consumer.run``; the context manager starts and stops it."""
+    """A consumer at work: its runners, leases and renewer. Its context manager starts and stops it."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Running:
         handlers = lifespan.handlers
         self._state: dict[Any, object] = dict(objects or {})
         lifespan.check(self._state)
-        self.undo = AsyncExitStack()  # closed last; calls the shutdown functions
+        self.shutdown_stack = AsyncExitStack()  # closed last; calls the shutdown functions
         self.table = LeaseTable(clock, draw=draw)
         self.renewals = self.table.metrics
         traces = tracing()
@@ -84,7 +84,7 @@ class Running:
         self._grace_s = grace_s
         self._starting: asyncio.Task[Any] | None = None
         self._requested = False
-        self._stop = asyncio.Event()
+        self._stop_event = asyncio.Event()
         self._skip_grace = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_lock = asyncio.Lock()
@@ -112,7 +112,7 @@ class Running:
     @property
     def stopping(self) -> bool:
         """Whether a stop has begun or was requested."""
-        return self._requested or self._stop.is_set()
+        return self._requested or self._stop_event.is_set()
 
     def status(self) -> WorkerStatus:
         """Return the current status. Thread-safe."""
@@ -125,7 +125,7 @@ class Running:
         """
         self._loop, self._starting = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            await self.undo.enter_async_context(self._lifespan.started(self._state))
+            await self.shutdown_stack.enter_async_context(self._lifespan.started(self._state))
         except asyncio.CancelledError:
             if self._starting is None or not self.stopping:
                 raise
@@ -143,7 +143,7 @@ class Running:
 
     async def wait(self) -> None:
         """Wait until ``request_stop`` is called or a queue cannot be consumed."""
-        await self._stop.wait()
+        await self._stop_event.wait()
 
     def request_stop(self) -> None:
         """Begin to stop; a second call skips the grace period. Safe in any thread, in signal handlers, and later."""
@@ -154,10 +154,10 @@ class Running:
                 self._skip_grace.set()
             elif self._starting is not None:
                 self._starting.cancel()
-            self._stop.set()
+            self._stop_event.set()
 
         if self._loop is None:
-            self._stop.set()
+            self._stop_event.set()
         else:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(stop)
@@ -183,7 +183,7 @@ class Running:
         async with self._stop_lock:
             if self._stopped:
                 return
-            self._stop.set()
+            self._stop_event.set()
             _log.info("stopping")
             grace_s, skip_grace = self._grace_s, self._skip_grace
             await asyncio.gather(*(runner.stop(grace_s=grace_s, skip_grace=skip_grace) for runner in self.runners))
@@ -192,13 +192,13 @@ class Running:
                 runner.close()
             for client in self._clients:
                 client.close()
-            await self.undo.aclose()
+            await self.shutdown_stack.aclose()
             self._stopped = True
 
     def _failed(self, error: Exception) -> None:
         _log.error("the queue cannot be consumed, stopping: %s", error)
         self.failure = error
-        self._stop.set()
+        self._stop_event.set()
 
 
 def tracing() -> Any:

@@ -36,7 +36,7 @@ HANDLED_IDS_MAX = 10_000
 TRIES_MAX = 8
 PAUSE_S = 0.1
 PAUSE_S_MAX = 3.0
-PATIENCE_S_MAX = 10.0
+CALL_TIMEOUT_S_MAX = 10.0
 """The timeout of a release; shorter if the lease ends earlier."""
 LEFT_S_MIN = 0.2
 """Minimum time left for a release: with less, the lease expires as soon, and would shorten its batch's timeout."""
@@ -143,8 +143,10 @@ class Settler:
                 until_s = min(until_s, change.until_s, change.lease.expires_at_s)
         if not sent:
             return [_TOO_LATE] * len(changes)
-        patience_s = min(until_s - now_s, PATIENCE_S_MAX)
-        replies = self.client.change_visibility_batch(self.options.queue, [*sent.values()], patience_s=patience_s)
+        call_timeout_s = min(until_s - now_s, CALL_TIMEOUT_S_MAX)
+        replies = self.client.change_visibility_batch(
+            self.options.queue, [*sent.values()], call_timeout_s=call_timeout_s
+        )
         errors = {
             change: reply if isinstance(reply, ClientError) else None
             for change, reply in zip(sent, replies, strict=True)

@@ -47,10 +47,16 @@ class DirectTransport(Transport):
         self._waiting: set[Call] = set()
 
     def _send(
-        self, method: str, target: str, body: bytes, wait_s: int, headers: Mapping[str, str], patience_s: float | None
+        self,
+        method: str,
+        target: str,
+        body: bytes,
+        wait_s: int,
+        headers: Mapping[str, str],
+        call_timeout_s: float | None,
     ) -> HttpReply:
-        limit_s = wait_s + REPLY_S_MAX if patience_s is None else patience_s
-        tries = ATTEMPTS_MAX if patience_s is None else 1
+        limit_s = wait_s + REPLY_S_MAX if call_timeout_s is None else call_timeout_s
+        tries = ATTEMPTS_MAX if call_timeout_s is None else 1
         while True:
             tries -= 1
             call = Call(method, target, headers, body, self._alarm())

@@ -113,7 +113,7 @@ def test_a_request_is_signed_again_only_once(monkeypatch: pytest.MonkeyPatch) ->
     change = VisibilityChange(receipt="r", timeout_s=30)
     with ScriptedServer(expired, expired, expired) as server, HttpQueueClient(server.endpoint, key=key) as client:
         with pytest.raises(ClientError, match="Signature expired"):
-            client.change_visibility_batch(f"{server.endpoint}/000000000000/jobs", [change], patience_s=60)
+            client.change_visibility_batch(f"{server.endpoint}/000000000000/jobs", [change], call_timeout_s=60)
         first, second = server.requests
     assert totals_s == [60, 35]
     assert b"X-Amz-Date: 20260131T235959Z" not in first

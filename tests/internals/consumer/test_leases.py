@@ -30,14 +30,14 @@ from veilmq.testing import RunningServer, SteppedClock, faults
 from veilmq.testing.faults import Fault
 from veilmq.wire.sqs import signatures
 
-# Real seconds; the patience of callers is in virtual seconds.
+# Real seconds; the timeout of calls is in virtual seconds.
 LOST_REPLY_S = 0.05
 REPLY_S_MAX = 60
 
 
 @dataclass
 class SlowClient:
-    """The real client of a bench; calls with a patience move its clock by their duration or timeout.
+    """The real client of a bench; calls with a timeout move its clock by their duration or timeout.
 
     ``late_s`` is the delay of a scripted ``late_answer``; with ``plain`` replies contain no more than Amazon SQS's.
     """
@@ -51,21 +51,21 @@ class SlowClient:
         return getattr(self.client, name)
 
     def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+        self, queue: str, changes: Sequence[VisibilityChange], *, call_timeout_s: float | None = None
     ) -> Sequence[ClientError | Hidden | None]:
-        if patience_s is None:
+        if call_timeout_s is None:
             return self.client.change_visibility_batch(queue, changes)
-        replies = self._late(queue, changes) if self.late_s else self._maybe_lost(queue, changes, patience_s)
+        replies = self._late(queue, changes) if self.late_s else self._maybe_lost(queue, changes, call_timeout_s)
         return [None if self.plain and isinstance(reply, Hidden) else reply for reply in replies]
 
     def _maybe_lost(
-        self, queue: str, changes: Sequence[VisibilityChange], patience_s: float
+        self, queue: str, changes: Sequence[VisibilityChange], call_timeout_s: float
     ) -> Sequence[ClientError | Hidden | None]:
-        real_patience_s = LOST_REPLY_S if self.bench.server.faults.left else REPLY_S_MAX
+        real_timeout_s = LOST_REPLY_S if self.bench.server.faults.left else REPLY_S_MAX
         try:
-            return self.client.change_visibility_batch(queue, changes, patience_s=real_patience_s)
+            return self.client.change_visibility_batch(queue, changes, call_timeout_s=real_timeout_s)
         except Unreachable:
-            self._pass(patience_s)
+            self._pass(call_timeout_s)
             raise
 
     def _late(self, queue: str, changes: Sequence[VisibilityChange]) -> Sequence[ClientError | Hidden | None]:
@@ -124,9 +124,9 @@ class ModelQueue:
         self._trips = trips
 
     def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+        self, queue: str, changes: Sequence[VisibilityChange], *, call_timeout_s: float | None = None
     ) -> list[ClientError | None]:
-        assert patience_s is not None
+        assert call_timeout_s is not None
         assert 1 <= len(changes) <= 10
         sent_at_s = self._clock.now_s()
         for change in changes:
@@ -139,8 +139,8 @@ class ModelQueue:
             raise BUSY
         errors = [None if trip.request_lost else self._hide(change, arrives_s) for change in changes]
         took_s = trip.request_s + trip.reply_s
-        if trip.request_lost or trip.reply_lost or took_s > patience_s:
-            self._clock.set(sent_at_s + patience_s)
+        if trip.request_lost or trip.reply_lost or took_s > call_timeout_s:
+            self._clock.set(sent_at_s + call_timeout_s)
             raise Unreachable("http://queue", "no answer in time")
         self._clock.set(sent_at_s + took_s)
         return errors

@@ -262,10 +262,10 @@ class TestRaces:
     def test_a_fence_renews_at_once(self) -> None:
         play, lease = held()
         play.until(5)
-        fence = play.table.confirm(lease)
-        assert not fence.done()
+        confirmation = play.table.confirm(lease)
+        assert not confirmation.done()
         play.until(6)
-        assert fence.result(0) is HELD
+        assert confirmation.result(0) is HELD
         assert play.queue.renewals == [(5, 30)]
         play.until(26)
         assert play.queue.renewals == [(5, 30), (25, 30)]
@@ -273,24 +273,24 @@ class TestRaces:
     @pytest.mark.parametrize("gone", [False, True])
     def test_a_cancelled_fence_does_not_affect_others(self, gone: bool) -> None:
         play, lease = held()
-        cancelled, fence = play.table.confirm(lease), play.table.confirm(lease)
+        cancelled, confirmation = play.table.confirm(lease), play.table.confirm(lease)
         cancelled.cancel()
         play.queue.script = [Answer(entries={"r": GONE})] if gone else []
         play.until(1)
-        assert isinstance(fence.exception(0), LeaseLost) if gone else fence.result(0) is HELD
+        assert isinstance(confirmation.exception(0), LeaseLost) if gone else confirmation.result(0) is HELD
 
     @pytest.mark.parametrize("answer", [Answer(entries={"r": GONE}), Answer(takes_s=0.6)], ids=["gone", "too-late"])
     def test_a_fence_fails_without_proof(self, answer: Answer) -> None:
         play, lease = held()
         play.clock.set(29.5)
-        fence = play.table.confirm(lease)
+        confirmation = play.table.confirm(lease)
         play.queue.script = [answer]
         play.renewer.run_due()
-        assert isinstance(fence.exception(0), LeaseLost)
+        assert isinstance(confirmation.exception(0), LeaseLost)
 
     def test_a_fence_fails_when_the_limit_forbids_a_renewal_and_the_end_is_still_reported(self) -> None:
         play, lease = held()
-        while not lease.final:
+        while not lease.reaches_limit:
             play.until((play.table.next_due_s() or 0) + 0.001)
         assert lease.state is HELD
         with pytest.raises(LeaseLost, match="ended"):

@@ -16,7 +16,7 @@ from veilmq.consumer.handlers import Options
 from veilmq.consumer.leases import Lease, LeaseTable, Subscription
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.renewal_policies import Fixed, RenewalResult
-from veilmq.consumer.settling import PATIENCE_S_MAX, TRIES_MAX, Batcher, Settler
+from veilmq.consumer.settling import CALL_TIMEOUT_S_MAX, TRIES_MAX, Batcher, Settler
 from veilmq.core.commands import VisibilityChange
 
 THROTTLED = ClientError("RequestThrottled", "Slower.", 403)
@@ -38,7 +38,7 @@ class ScriptedClient:
         self.results = list(results)
         self.deleted: list[list[str]] = []
         self.changes: list[VisibilityChange] = []
-        self.patience_s: list[float | None] = []
+        self.call_timeout_s: list[float | None] = []
         self.refusals: list[Exception] = []
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
@@ -55,10 +55,10 @@ class ScriptedClient:
             raise result
 
     def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+        self, queue: str, changes: Sequence[VisibilityChange], *, call_timeout_s: float | None = None
     ) -> list[ClientError | None]:
         self.changes += changes
-        self.patience_s.append(patience_s)
+        self.call_timeout_s.append(call_timeout_s)
         if self.refusals:
             refusal = self.refusals.pop(0)
             if not isinstance(refusal, ClientError) or refusal.status >= 500:
@@ -162,14 +162,14 @@ async def test_a_release_whose_lease_ends_in_the_queue_of_threads_is_not_sent() 
     assert len(desk.client.changes) == 1
 
 
-@pytest.mark.parametrize(("at_s", "patience_s"), [(25.0, 5.0), (0.0, PATIENCE_S_MAX)])
-async def test_the_timeout_of_a_release_ends_at_the_deadline(at_s: float, patience_s: float) -> None:
+@pytest.mark.parametrize(("at_s", "call_timeout_s"), [(25.0, 5.0), (0.0, CALL_TIMEOUT_S_MAX)])
+async def test_the_timeout_of_a_release_ends_at_the_deadline(at_s: float, call_timeout_s: float) -> None:
     """A later retry could release a message that another consumer holds."""
     desk = Desk()
     (lease,) = desk.leases(1)
     desk.clock.at_s = at_s
     assert await desk.settler.release([lease]) == [True]
-    assert desk.client.patience_s == [patience_s]
+    assert desk.client.call_timeout_s == [call_timeout_s]
 
 
 async def test_a_lease_that_is_nearly_over_is_not_released() -> None:
@@ -179,7 +179,7 @@ async def test_a_lease_that_is_nearly_over_is_not_released() -> None:
     desk.clock.at_s = 29.9
     (second,) = desk.leases(1)
     assert await desk.settler.release([first, second]) == [False, True]
-    assert desk.client.patience_s == [PATIENCE_S_MAX]
+    assert desk.client.call_timeout_s == [CALL_TIMEOUT_S_MAX]
 
 
 OUTCOME_UNKNOWN = [
@@ -200,7 +200,7 @@ async def test_a_release_without_a_reply_is_retried_only_before_the_message_may_
     assert (len(desk.client.changes), desk.pauses) == (1, [])
     desk.client.refusals = [error]
     assert await desk.settler.release([second], 7) == [True]
-    assert desk.client.patience_s == [10.0, 10.0, 7.0]
+    assert desk.client.call_timeout_s == [10.0, 10.0, 7.0]
     desk.client.refusals, desk.queued_s = [error], 8.0
     assert await desk.settler.release([third], 7) == [False]
 

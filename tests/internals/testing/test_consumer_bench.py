@@ -77,17 +77,17 @@ def test_a_failed_request_is_tried_three_times_in_virtual_time(
     assert clock.now_s() > 0
 
 
-def test_a_call_with_patience_times_out_in_virtual_time_without_a_retry(
+def test_a_call_with_a_timeout_times_out_in_virtual_time_without_a_retry(
     server: RunningServer, clock: SteppedClock, client: QueueClient
 ) -> None:
     client.show("orders")
     stop = passing_time(server, clock)
     server.faults.script("ChangeMessageVisibilityBatch", faults.REQUEST_LOST)
     with pytest.raises(Unreachable, match="no answer in time"):
-        client.change_visibility_batch("orders", CHANGE, patience_s=7)
+        client.change_visibility_batch("orders", CHANGE, call_timeout_s=7)
     stop.set()
     assert clock.now_s() == 7
-    assert isinstance(client.change_visibility_batch("orders", CHANGE, patience_s=7)[0], ClientError)
+    assert isinstance(client.change_visibility_batch("orders", CHANGE, call_timeout_s=7)[0], ClientError)
 
 
 def test_a_call_is_its_own_connection(clock: SteppedClock) -> None:
