@@ -87,11 +87,11 @@ async def _readers_of(page: PageContext, queues: list[str]) -> list[Readers]:
     all_readers: list[Readers] = []
     for first in range(0, len(queues), _BATCH_QUEUES):
         batch = queues[first : first + _BATCH_QUEUES]
-        all_readers += await asyncio.gather(*(_readers_or_none(page, queue) for queue in batch))
+        all_readers += await asyncio.gather(*(_readers_if_exists(page, queue) for queue in batch))
     return all_readers
 
 
-async def _readers_or_none(page: PageContext, queue: str) -> Readers:
+async def _readers_if_exists(page: PageContext, queue: str) -> Readers:
     try:
         return await readers(page, queue)
     except ApiError as error:

@@ -192,7 +192,7 @@ async def _receive(page: PageContext) -> Response:
 
 
 async def _is_listed(page: PageContext, view: MessageView) -> bool:
-    """Return whether an inspection finds the received messages with receipts; False if it fails."""
+    """Return whether an inspection finds the received messages with receipts; False if it fails, so none is lost."""
     try:
         listed = await list_messages(page, view)
     except ApiError:
