@@ -20,6 +20,7 @@ from veilmq.store.transaction import Options, read_settings
 NEVER_MS = (1 << 62) - 1
 
 SEQ_SHIFT = 20  # A seq is the millisecond of sending, shifted by this, plus a number within that millisecond.
+SEQ_MAX = (1 << 63) - 1
 
 FIFO_PRIORITY = PRIORITY.default  # all messages of a FIFO queue have the same priority, so that a group has one order
 

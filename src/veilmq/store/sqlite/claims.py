@@ -17,12 +17,12 @@ from veilmq.core.errors import CursorInvalid
 from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
 from veilmq.store import claims
 from veilmq.store.claims import BindRequest, BindResult, BoundClaim, ClaimTransaction
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.session import BODY, GROUP, LANE, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
 from veilmq.store.sqlite.settling import add_messages, advance_time, dead_letter, dead_letter_sink, update_groups
 from veilmq.store.sqlite.standard import GENERATION_BITS
 
@@ -34,7 +34,7 @@ _BOUND_GROUPED_EFFORT = 12
 _RETURNED_EFFORT = 2
 _RETURNED_GROUPED_EFFORT = 7
 _BYTES_PER_EFFORT = 16_384  # of a deleted body
-_SEQ, _LANE, _RECEIVE_COUNT, _BYTES, _GROUP, _VISIBLE_AT = 0, 1, 2, 6, 11, 12  # columns of a candidate row
+_BYTES = BODY  # in rows of ``SQL_WITH_SIZES``
 
 # Messages that a slice takes: first and last seq and lane of a part of a run, or one message with its row.
 _Taken = tuple[int, int, int, Row | None]
@@ -88,7 +88,7 @@ class SqliteClaims(ClaimTransaction):
             advance_time(session, queue)
         partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
         is_delete = queue is None or claim.state == claims.ACKNOWLEDGED
-        floor = NEVER_MS if queue is None or is_delete else queue.floor(session.now_ms)
+        floor = SEQ_MAX if queue is None or is_delete else queue.floor(session.now_ms)
         ended: list[Row] = []
         rest: list[Row] = []  # the rest of a run
         deleted: list[Row] = []
@@ -188,7 +188,7 @@ class _Binding:
     def _write(self, in_shards: _Placed) -> None:
         session, queue, claim, now_ms = self._session, self._queue, self._claim, self._session.now_ms
         partition = queue.partition
-        received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
+        received = [seq for seq, _, _, row in self._taken if row is not None and row[RECEIVE_COUNT]]
         session.events.end_receipts(queue.log, partition, received, fifo=queue.fifo)
         runs: list[Row] = []
         rows: list[Row] = []  # single messages
@@ -207,7 +207,7 @@ class _Binding:
         if queue.fifo:
             generation = getrandbits(GENERATION_BITS) or 1
             leases = [(partition, row[4], row[1], 0, NEVER_MS, generation, now_ms, now_ms) for row in rows]
-            session.run_many("ordered_mark", leases)
+            session.run_many("ordered_lease", leases)
             session.run_many("block_group", self._blocks)
             session.leave_runs(partition, [(row[1],) for row in rows])
             fifo.update_cursors(session, queue, self._unsettled)
@@ -221,20 +221,20 @@ class _Binding:
 
     def _take(self, row: Row) -> None:
         """Take a message, or pass it to the dead-letter sink; skip an expired one."""
-        self._effort_left -= _BOUND_EFFORT if row[_GROUP] is None else _BOUND_GROUPED_EFFORT
-        if row[_SEQ] < self._floor:
+        self._effort_left -= _BOUND_EFFORT if row[GROUP] is None else _BOUND_GROUPED_EFFORT
+        if row[SEQ] < self._floor:
             return
-        if self._sink is not None and row[_RECEIVE_COUNT] >= self._queue.settings.receives_max:
+        if self._sink is not None and row[RECEIVE_COUNT] >= self._queue.settings.receives_max:
             if self._sink.is_full:
                 self._effort_left = 0
             else:
                 kind = KIND[self._queue.fifo]
-                (candidate,) = self._session.rows(f"{kind}_leased", self._queue.partition, row[_SEQ])
+                (candidate,) = self._session.rows(f"{kind}_leased", self._queue.partition, row[SEQ])
                 self._sink.accept(candidate)
             return
         self._count(1, row[_BYTES])
         if not self._is_full:
-            self._taken.append((row[_SEQ], row[_SEQ], row[_LANE], row))
+            self._taken.append((row[SEQ], row[SEQ], row[LANE], row))
 
     def _take_run(self, lane: int, first: int, last: int) -> int:
         """Take messages of the ready list starting at ``first``; return the first one not taken."""
@@ -273,14 +273,14 @@ class _Binding:
         ]
         returned = merge(*found, key=standard.by_visibility)
         runs = iter(session.rows("ready_runs", partition, priority, self._floor, rows_max))
-        first, last = next(runs, (NEVER_MS, 0))
+        first, last = next(runs, (SEQ_MAX, 0))
         first = max(first, self._floor)
         for row in chain(returned, (None,)):
-            end_seq = NEVER_MS if row is None else max(row[_VISIBLE_AT] << SEQ_SHIFT, row[_SEQ])
+            end_seq = SEQ_MAX if row is None else max(row[VISIBLE_AT] << SEQ_SHIFT, row[SEQ])
             while self._has_capacity and first < end_seq:
                 first = self._take_run(priority, first, min(last, end_seq - 1))
                 if first > last:
-                    first, last = next(runs, (NEVER_MS, 0))
+                    first, last = next(runs, (SEQ_MAX, 0))
             if not self._has_capacity:
                 break
             if row is not None:
@@ -304,8 +304,8 @@ class _Binding:
         """Yield messages with a group in the shard of the group, and runs divided among all shards."""
         for each in self._taken:
             start, end, _, row = each
-            if row is not None and row[_GROUP] is not None:
-                yield row[_GROUP] % shards, start, end, each
+            if row is not None and row[GROUP] is not None:
+                yield row[GROUP] % shards, start, end, each
                 continue
             messages = end - start + 1
             parts = min(shards, messages)

@@ -18,12 +18,11 @@ from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import Fairness, Lease, group_hash
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.session import GROUP, LANE, SEQ, VISIBLE_AT, Row, Session
 
 GROUPED = PRIORITY.maximum  # added to the priority to get the lane of grouped messages
 
 _LEASES_READ_MAX = 3_000  # about 10 ms
-_LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # columns of a candidate row
 
 Group = tuple[int, int]  # lane and number
 
@@ -92,16 +91,16 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, mark_noi
 def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row]) -> None:
     row = next(source, None)
     if row is not None:
-        heappush(heads, (row[_VISIBLE_AT], row[0], row, source))
+        heappush(heads, (row[VISIBLE_AT], row[SEQ], row, source))
 
 
 def received(session: Session, queue: Queue, delivered: list[tuple[Row, int]]) -> None:
     """Count delivered messages, with their deadlines."""
     accounts, now_ms = accounts_of(session, queue), session.now_ms
     for row, end_ms in delivered:
-        if row[_GROUP] is not None:
-            accounts[row[_LANE]].begin_lease(row[0], Lease(end_ms, row[_GROUP], now_ms), now_ms)
-    update_heads(session, queue, {(row[_LANE], row[_GROUP]) for row, _ in delivered if row[_GROUP] is not None})
+        if row[GROUP] is not None:
+            accounts[row[LANE]].begin_lease(row[SEQ], Lease(end_ms, row[GROUP], now_ms), now_ms)
+    update_heads(session, queue, {(row[LANE], row[GROUP]) for row, _ in delivered if row[GROUP] is not None})
 
 
 def update_heads(session: Session, queue: Queue, groups: Iterable[Group]) -> None:

@@ -26,7 +26,7 @@ from veilmq.core.messages import check_fifo_messages, checked_group, dedup_id_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
-from veilmq.store.sqlite.session import Deduplication, Row, Session
+from veilmq.store.sqlite.session import BODY, EPOCH, GROUP, PROPERTIES, SEQ, VISIBLE_AT, Deduplication, Row, Session
 from veilmq.store.sqlite.standard import (
     DEFERRED,
     EXPIRED_SKIPPED_MAX,
@@ -42,6 +42,7 @@ SKIPPED_MAX = 100
 
 _GROUPS_MAX = 16_384
 _KEY_BYTES = 16
+_GENERATION = VISIBLE_AT + 1  # of a row of ``ordered_leased``
 _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND_MS
 
 
@@ -148,14 +149,14 @@ def receive(
     leased = delivery.lease(requests, shares, results)
     blocks: dict[int, list[int]] = {}
     for row, visible_at_ms in leased:
-        block = blocks.setdefault(row[11], [visible_at_ms, row[0], row[0], 0])
-        block[2] = row[0]
+        block = blocks.setdefault(row[GROUP], [visible_at_ms, row[SEQ], row[SEQ], 0])
+        block[2] = row[SEQ]
         block[3] += 1
         if visible_at_ms != block[0]:
-            unsettled.add(row[11])
+            unsettled.add(row[GROUP])
     if len(session.group_of) > _GROUPS_MAX:
         session.group_of.clear()
-    session.group_of.update([(row[0], row[11]) for row, _ in leased])
+    session.group_of.update([(row[SEQ], row[GROUP]) for row, _ in leased])
     if blocks:
         session.executemany(SQL["block_group"], [(*block, queue.partition, group) for group, block in blocks.items()])
     if unsettled:
@@ -206,16 +207,16 @@ def distribute(
                     unsettled.add(group)
 
     for row in session.executemany(SQL["ordered_take"], groups()) if wanted > 0 else ():
-        if left <= 0 or row[0] >= end_seq:
+        if left <= 0 or row[SEQ] >= end_seq:
             if not delivered:
-                unseen[row[11]] = row[0]
+                unseen[row[GROUP]] = row[SEQ]
             delivered = True  # the group has more than was wanted
         elif sink is None or sink.is_full or not sink.accept(row):
             delivered = True
             left -= 1
             capacity -= 1
             share.append(row)
-            session.read_bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
+            session.read_bytes_left -= len(row[BODY]) + len(row[PROPERTIES]) + BATCH_ROW_BYTES
     if sink is not None:
         sink.move()
     return shares, unsettled
@@ -260,14 +261,19 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
     for each in _decode(attempt[0]):
         row = session.row("ordered_leased", queue.partition, each.seq)
         fenced = each.epoch, each.visible_at_ms, each.generation
-        if row is None or (row[3], *row[12:14]) != fenced or each.visible_at_ms <= now_ms or each.seq < floor:
+        if (
+            row is None
+            or (row[EPOCH], row[VISIBLE_AT], row[_GENERATION]) != fenced
+            or each.visible_at_ms <= now_ms
+            or each.seq < floor
+        ):
             return None
         found.append((each, row))
     messages: list[ReceivedMessage] = []
     attempted: list[AttemptedMessage] = []
     for each, row in found:
         seq, lane, receive_count, epoch, first_here_ms, message_id, body, encoded, source = row[:9]
-        receives_before, first_ms = row[9:11]
+        receives_before, first_before_ms = row[9:11]
         group, was_visible_at_ms, _, received_at_ms = row[11:]
         timeout_s = command.timeout_s
         if timeout_s is None:
@@ -289,7 +295,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
                 body=body,
                 properties=encoded,
                 sent_at_ms=seq >> SEQ_SHIFT,
-                first_received_at_ms=first_here_ms if first_ms is None else first_ms,
+                first_received_at_ms=first_here_ms if first_before_ms is None else first_before_ms,
                 receive_count=receive_count + (receives_before or 0),
                 visible_at_ms=visible_at_ms,
                 priority=lane,
@@ -299,7 +305,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
         )
     store_attempt(session, key, attempted, attempt[1])
     session.mark_dirty(queue)
-    update_cursors(session, queue, {row[11] for _, row in found})
+    update_cursors(session, queue, {row[GROUP] for _, row in found})
     notify(session, queue)  # the new timeout may be shorter than the rest of the old one
     return Received(
         messages=messages,

@@ -1,7 +1,7 @@
 -- Statements that both kinds of queues share. database.py makes two of each, with the words of each kind and the prefix standard_
 -- or ordered_. A key is partition, group and seq, the first parameters.
 
--- name: mark
+-- name: lease
 UPDATE {table}
 SET log = ?4, visible_at = ?5, receive_count = receive_count + 1, generation = ?6, epoch = epoch + 1, received_at = ?7,
     first_received_at = coalesce(first_received_at, ?8){together}

@@ -79,7 +79,7 @@ UPDATE ready SET first_seq = ?3 + 1
 WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
     AND last_seq = (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq > ?3);
 
--- name: standard_lease
+-- name: lease_ready
 -- The first receive of a message of the ready list.
 INSERT INTO visibility VALUES (?2, ?3, ?4, ?5, NULL, 1, ?6, 1, ?7, ?8, ?1);
 

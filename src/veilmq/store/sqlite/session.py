@@ -20,7 +20,7 @@ from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import IdSource, group_hash
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptCodec
 from veilmq.store.cold import Scheduler
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
 
@@ -37,6 +37,12 @@ _SLOT_MASK = (1 << 32) - 1
 _ENTRIES_PER_ROW = 64  # fits on a page
 
 Row = tuple[Any, ...]
+
+# Columns of a candidate row, from statements that select messages to receive. ``EPOCH`` is ``None`` for a message of
+# the ready list, ``FIRST_RECEIVED_AT`` for one never received in this queue, ``RECEIVES_BEFORE`` and
+# ``FIRST_RECEIVED_BEFORE`` for one not moved here with its history.
+SEQ, LANE, RECEIVE_COUNT, EPOCH, FIRST_RECEIVED_AT, ID, BODY, PROPERTIES, SOURCE = range(9)
+RECEIVES_BEFORE, FIRST_RECEIVED_BEFORE, GROUP, VISIBLE_AT = range(9, 13)
 
 
 class Session:
@@ -347,7 +353,7 @@ class DeduplicationLog:
         self._written: list[bytes] = []  # written, not durable yet
         self._at_ms = 0
         self._first = self._next = 1  # numbers of the first entry in the log, and of the next one
-        for number, _, entries in connection.execute(SQL["accepted_row"], (NEVER_MS,)):
+        for number, _, entries in connection.execute(SQL["accepted_row"], (SEQ_MAX,)):
             self._next = number + len(entries) // ENTRY.size
             self.refresh_first()
         self._unread = self._first if self._first < self._next else None  # the first entry not in the slots yet

@@ -23,11 +23,24 @@ from veilmq.core.messages import dead_letter_properties
 from veilmq.core.receipts import Receipt, changed_deadline_ms, receipt_acts, receipt_state
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.session import (
+    EPOCH,
+    FIRST_RECEIVED_AT,
+    FIRST_RECEIVED_BEFORE,
+    GROUP,
+    ID,
+    LANE,
+    PROPERTIES,
+    RECEIVE_COUNT,
+    RECEIVES_BEFORE,
+    SEQ,
+    Row,
+    Session,
+)
 from veilmq.store.sqlite.standard import DeadLetterSink, Results, ends_after, remove_runs, to_runs
 
 _DELETED_AT_ONCE = 1_000
@@ -308,10 +321,10 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
         ((claimed,),) = session.rows("claimed_count", queue.partition)
         floor = queue.floor(now_ms)
         for _, first, *_ in session.rows("claimed_at", queue.partition, floor):
-            oldest = min(oldest or NEVER_MS, max(first, floor))
+            oldest = min(oldest or SEQ_MAX, max(first, floor))
     if queue.fifo and queue.delay_ms:
         since = (now_ms - queue.delay_ms + 1) << SEQ_SHIFT
-        ((waiting,),) = session.rows("ordered_waiting", queue.partition, since, NEVER_MS, -1)
+        ((waiting,),) = session.rows("ordered_waiting", queue.partition, since, SEQ_MAX, -1)
     return QueueCounts(
         visible=queue.messages - queue.in_flight - queue.delayed - waiting,
         in_flight=queue.in_flight + claimed,
@@ -329,7 +342,7 @@ def _first_seq(session: Session, queue: Queue) -> int | None:
     if queue.fifo:
         found = [session.row("ordered_oldest", queue.partition)]
     else:
-        found = [session.row("standard_between", queue.partition, 0, NEVER_MS, 1)]
+        found = [session.row("standard_between", queue.partition, 0, SEQ_MAX, 1)]
         found += [session.row("ready_runs", queue.partition, lane, 0, 1) for lane in queue.lanes]
     return min([row[0] for row in found if row is not None], default=None)
 
@@ -389,7 +402,7 @@ def dead_letter_sink(session: Session, queue: Queue) -> DeadLetterSink | None:
         return None
 
     def move(rows: list[Row]) -> None:
-        session.events.end_receipts(queue.log, queue.partition, [row[0] for row in rows], fifo=queue.fifo, dead=True)
+        session.events.end_receipts(queue.log, queue.partition, [row[SEQ] for row in rows], fifo=queue.fifo, dead=True)
         dead_letter(session, queue, target, rows)
 
     return DeadLetterSink(settings.receives_max, move)
@@ -399,9 +412,16 @@ def dead_letter(session: Session, source: Queue, target: Queue, rows: list[Row])
     """Move dead letters, whose receipts have ended, with ids and receive counts; return their seqs in the target."""
     advance_time(session, target)
     if not source.fifo and session.now_ms < target.expires_at_ms:  # the target has no message before its floor
-        target.floor_seq = min([target.floor_seq, *[row[0] for row in rows]])
+        target.floor_seq = min([target.floor_seq, *[row[SEQ] for row in rows]])
     contents: list[Row] = [
-        (row[5], row[7], source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows
+        (
+            row[ID],
+            row[PROPERTIES],
+            source.name,
+            row[RECEIVE_COUNT] + (row[RECEIVES_BEFORE] or 0),
+            row[FIRST_RECEIVED_AT] if row[FIRST_RECEIVED_BEFORE] is None else row[FIRST_RECEIVED_BEFORE],
+        )
+        for row in rows
     ]
     if source.fifo:
         contents = [(own, dead_letter_properties(properties, own), *past) for own, properties, *past in contents]
@@ -414,21 +434,23 @@ def move(
     """Move messages with new ``contents`` (id, properties, history); return their seqs, new unless ``keep_seqs``."""
     now_ms = session.now_ms
     if keep_seqs:
-        seqs = [row[0] for row in rows]
-        moves = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
+        seqs = [row[SEQ] for row in rows]
+        moves = [(source.partition, None, row[SEQ], target.partition, row[GROUP], row[SEQ], now_ms) for row in rows]
         session.run_many("standard_move", moves)
-        renumbered = [(row[0], row[11], *content, now_ms, row[0]) for row, content in zip(rows, contents, strict=True)]
+        renumbered = [
+            (row[SEQ], row[GROUP], *content, now_ms, row[SEQ]) for row, content in zip(rows, contents, strict=True)
+        ]
         session.run_many("renumber_message", renumbered)
     else:
         seqs = _renumber(session, source, target, rows, contents)
     for row, seq in zip(rows, seqs, strict=True):
-        add_messages(target, row[1], seq)
-        if row[11] is not None and not target.fifo:
-            session.run("admit_fair_group", target.partition, row[1], row[11], now_ms, seq)
+        add_messages(target, row[LANE], seq)
+        if row[GROUP] is not None and not target.fifo:
+            session.run("admit_fair_group", target.partition, row[LANE], row[GROUP], now_ms, seq)
     source.messages -= len(rows)
     session.mark_dirty(source)
     session.mark_dirty(target)
-    update_groups(session, source, [(row[0], row[1], row[11]) for row in rows])
+    update_groups(session, source, [(row[SEQ], row[LANE], row[GROUP]) for row in rows])
     target.notify(now_ms)
     return seqs
 
@@ -443,30 +465,36 @@ def add_messages(queue: Queue, lane: int, first: int, messages: int = 1) -> None
 
 
 def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], contents: list[Row]) -> list[int]:
-    first, partition, groups = session.next_seq(), target.partition, {row[11]: row[11] for row in rows}
+    first, partition, groups = session.next_seq(), target.partition, {row[GROUP]: row[GROUP] for row in rows}
     now_ms = session.now_ms
     session.last_seq = first + len(rows) - 1
     moves = list(enumerate(rows, first))
     if source.fifo:
-        firsts = {row[11]: seq for seq, row in reversed(moves)}
+        firsts = {row[GROUP]: seq for seq, row in reversed(moves)}
         for group, seq in firsts.items():
             ((name_hash,),) = session.rows("group_hash", source.partition, group)
             groups[group] = session.group_numbers.get_or_add(partition, name_hash, seq)
     renumbered = [
-        (seq, groups[row[11]], *content, None, row[0]) for (seq, row), content in zip(moves, contents, strict=True)
+        (seq, groups[row[GROUP]], *content, None, row[SEQ]) for (seq, row), content in zip(moves, contents, strict=True)
     ]
     session.run_many("renumber_message", renumbered)
     if source.fifo:
-        ordered = [(source.partition, row[11], row[0], partition, groups[row[11]], seq, now_ms) for seq, row in moves]
+        ordered = [
+            (source.partition, row[GROUP], row[SEQ], partition, groups[row[GROUP]], seq, now_ms) for seq, row in moves
+        ]
         session.run_many("ordered_move", ordered)
-        session.leave_runs(source.partition, [(row[0],) for row in rows])
+        session.leave_runs(source.partition, [(row[SEQ],) for row in rows])
         session.run("insert_ordered_run", partition, session.last_seq, first, len(rows))
-        fifo.admit_delayed(session, target, {groups[row[11]]: seq for seq, row in moves})
+        fifo.admit_delayed(session, target, {groups[row[GROUP]]: seq for seq, row in moves})
     else:
-        session.run_many("standard_delete", [(source.partition, None, row[0]) for row in rows if row[3] is not None])
-        remove_runs(session, source.partition, to_runs(sorted((row[1], row[0]) for row in rows if row[3] is None)))
-        grouped = [(partition, seq, row[1], now_ms, row[11]) for seq, row in moves if row[11] is not None]
+        session.run_many(
+            "standard_delete", [(source.partition, None, row[SEQ]) for row in rows if row[EPOCH] is not None]
+        )
+        remove_runs(
+            session, source.partition, to_runs(sorted((row[LANE], row[SEQ]) for row in rows if row[EPOCH] is None))
+        )
+        grouped = [(partition, seq, row[LANE], now_ms, row[GROUP]) for seq, row in moves if row[GROUP] is not None]
         session.run_many("standard_insert", grouped)
-        runs = to_runs([(row[1], seq) for seq, row in moves if row[11] is None])
+        runs = to_runs([(row[LANE], seq) for seq, row in moves if row[GROUP] is None])
         session.run_many("insert_ready", [(partition, lane, last, start) for lane, start, last in runs])
     return [seq for seq, _ in moves]

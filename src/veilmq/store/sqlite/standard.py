@@ -24,11 +24,11 @@ from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY, SECOND_MS
 from veilmq.core.messages import routing_key_of
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
+from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.event_log import KIND
-from veilmq.store.sqlite.session import Row, Session
+from veilmq.store.sqlite.session import BODY, PROPERTIES, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
 from veilmq.store.transaction import InternalSendOptions
 
 GENERATION_BITS = 32
@@ -39,11 +39,9 @@ DEFERRED = object()  # the result of a command that the next batch applies, beca
 
 _ENDS_READ = 1_000  # ends of delays and leases to read, in search of the first lease
 
-# A candidate row, from statements that select messages to receive: seq, lane, receive_count, epoch, first_received_at,
-# id, body, properties, source, receives_before, first_received_at_ms, group, visible_at.
-by_visibility = itemgetter(12, 0)
+by_visibility = itemgetter(VISIBLE_AT, SEQ)
 
-SEQ_END = 1 << 63  # above all seqs
+SEQ_END = SEQ_MAX + 1
 
 
 class ReceiveRequest(Struct, frozen=True, gc=False):
@@ -100,10 +98,10 @@ class DeadLetterSink:
 
     def accept(self, row: Row) -> bool:
         """Take the message if it is a dead letter; return whether it is."""
-        if row[2] < self._receives_max:
+        if row[RECEIVE_COUNT] < self._receives_max:
             return False
         self._dead.append(row)
-        self._bytes_left -= len(row[6]) + len(row[7])
+        self._bytes_left -= len(row[BODY]) + len(row[PROPERTIES])
         return True
 
     def move(self) -> None:
@@ -122,16 +120,16 @@ class Delivery:
         self._session = session
         self._queue = queue
         self.capacity = self._capacity_left = queue.in_flight_max - queue.in_flight
-        self._shares: list[tuple[int, list[ReceivedMessage], bool]] = []
-        self._marks: list[Row] = []
-        self._leases: list[Row] = []  # first receives from the ready list
+        self._replies: list[tuple[int, list[ReceivedMessage], bool]] = []
+        self._row_leases: list[Row] = []  # of messages that have a row
+        self._ready_leases: list[Row] = []  # of messages from the ready list
 
     def lease(self, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
         """Lease the messages of each share to its receive; return all rows with their deadlines.
 
         Receives that get nothing because the batch is full are deferred to the next one.
         """
-        session, queue, marks, leases = self._session, self._queue, self._marks, self._leases
+        session, queue, row_leases, ready_leases = self._session, self._queue, self._row_leases, self._ready_leases
         leased: list[tuple[Row, int]] = []
         is_cut = session.read_bytes_left <= 0
         for request, share in zip(requests, shares, strict=True):
@@ -142,15 +140,15 @@ class Delivery:
                 if queue.throttle is not None and request.command.requested_at_ms is None:
                     queue.throttle.undo()  # the next batch counts it
             else:
-                self._shares.append((request.slot, [], self._capacity_left <= 0))
-        if leases:
-            taken = sorted([(row[3], row[2]) for row in leases])
+                self._replies.append((request.slot, [], self._capacity_left <= 0))
+        if ready_leases:
+            taken = sorted([(row[3], row[2]) for row in ready_leases])
             first, last = dict(reversed(taken)), dict(taken)  # by lane
             runs = [(lane, first[lane], seq) for lane, seq in last.items()]
             remove_runs(session, queue.partition, runs, at_front=session.now_ms < queue.expires_at_ms)
-            session.stage(SQL["standard_lease"], leases)
-        if marks:
-            session.stage(SQL[f"{KIND[queue.fifo]}_mark"], marks)
+            session.stage(SQL["lease_ready"], ready_leases)
+        if row_leases:
+            session.stage(SQL[f"{KIND[queue.fifo]}_lease"], row_leases)
         if leased:
             queue.received += len(leased)
             if not queue.dirty:
@@ -160,7 +158,7 @@ class Delivery:
     def _lease(self, request: ReceiveRequest, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
         session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, request.command
         messages: list[ReceivedMessage] = []
-        self._shares.append((request.slot, messages, self._capacity_left <= 0))
+        self._replies.append((request.slot, messages, self._capacity_left <= 0))
         timeout_s, requested_at_ms, rules = command.timeout_s, command.requested_at_ms, None
         if timeout_s is None:
             timeout_s, rules = queue.settings.visibility_timeout_s, queue.rules
@@ -171,7 +169,8 @@ class Delivery:
         leases_by_seq = None if queue.log is None else session.events.received(queue, rows, requested_at_ms)
         issue, number, partition, fifo, log = session.codec.issue, queue.number, queue.partition, queue.fifo, 0
         for row in rows:
-            seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
+            # ``here_ms`` and ``before_ms``: the first receive in this queue, and before it was moved
+            seq, lane, received, epoch, here_ms, message_id, body, properties, source, before, before_ms, group, _ = row
             if rules is not None:
                 timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
@@ -180,9 +179,13 @@ class Delivery:
                 log = session.events.cache(leases_by_seq[seq], visible_at_ms, generation)
             if epoch is None:
                 epoch = 0
-                self._leases.append((log, partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms))
+                self._ready_leases.append(
+                    (log, partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms)
+                )
             else:
-                self._marks.append((partition, group, seq, log, visible_at_ms, generation, requested_at_ms, now_ms))
+                self._row_leases.append(
+                    (partition, group, seq, log, visible_at_ms, generation, requested_at_ms, now_ms)
+                )
             if received:
                 queue.redelivered += 1
             messages.append(
@@ -192,7 +195,7 @@ class Delivery:
                     body=body,
                     properties=properties,
                     sent_at_ms=seq >> SEQ_SHIFT,
-                    first_received_at_ms=(first_ms or now_ms) if first is None else first,
+                    first_received_at_ms=(here_ms or now_ms) if before_ms is None else before_ms,
                     receive_count=received + 1 if before is None else received + 1 + before,
                     visible_at_ms=visible_at_ms,
                     priority=lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum,
@@ -210,10 +213,10 @@ class Delivery:
     def reply(self, results: Results) -> None:
         """Store the results in their slots."""
         session, queue, settings = self._session, self._queue, self._queue.settings
-        if self._shares:
-            queue.at_limit = self._shares[-1][2]
+        if self._replies:
+            queue.at_limit = self._replies[-1][2]
         next_due_ms: int | None = -1  # not known yet
-        for slot, messages, at_limit in self._shares:
+        for slot, messages, at_limit in self._replies:
             due_ms: int | None = session.now_ms
             if queue.wake is not None or not messages:
                 if next_due_ms == -1:
@@ -258,7 +261,7 @@ def next_message_ms(session: Session, queue: Queue) -> int:
     if queue.fifo:
         for fixed_at_ms, *_ in session.rows("groups_fixed", queue.partition, NEVER_MS, 1):
             first_ms = fixed_at_ms
-        for floating_seq, _ in session.rows("groups_floating", queue.partition, SEQ_END - 1, 1):
+        for floating_seq, _ in session.rows("groups_floating", queue.partition, SEQ_MAX, 1):
             first_ms = min(first_ms, (floating_seq >> SEQ_SHIFT) + queue.delay_ms)
         return max(now_ms, first_ms)
     for lane in queue.lanes:
@@ -394,15 +397,15 @@ def distribute(
         end_seq, wanted = request.end_seq, min(request.command.count, capacity)
         share: list[Row] = []
         if unseen:
-            share = [row for row in unseen if row[0] < end_seq][:wanted]
+            share = [row for row in unseen if row[SEQ] < end_seq][:wanted]
             unseen = [row for row in unseen if row not in share]
         if len(share) < wanted and not ends:
             for row in candidates:
-                if row[0] < floor:
+                if row[SEQ] < floor:
                     skipped += 1
                 elif sink is None or not sink.accept(row):
-                    (share if row[0] < end_seq else unseen).append(row)
-                    bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
+                    (share if row[SEQ] < end_seq else unseen).append(row)
+                    bytes_left -= len(row[BODY]) + len(row[PROPERTIES]) + BATCH_ROW_BYTES
                 ends = bytes_left <= 0 or skipped >= EXPIRED_SKIPPED_MAX or (sink is not None and sink.is_full)
                 if len(share) >= wanted or ends:
                     break

@@ -23,12 +23,12 @@ from veilmq.core.settings import QueueSettings
 from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queue_commands import delete_cooldowns
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaims
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
-from veilmq.store.sqlite.session import Session
+from veilmq.store.sqlite.session import BODY, ID, PROPERTIES, RECEIVE_COUNT, SEQ, SOURCE, Session
 from veilmq.store.sqlite.settling import advance_time
 from veilmq.store.transaction import InternalSendOptions, Lock, Row, StoredMessage, VisibleMessage
 
@@ -118,14 +118,18 @@ class _Transaction(SqliteClaims):
             fifo.update_cursors(session, queue, unsettled)
         else:
             (rows,) = standard.distribute(session, queue, requests, count, None)
-        messages = [VisibleMessage(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
+        messages = [VisibleMessage(row[SEQ], row[SOURCE], len(row[BODY]) + len(row[PROPERTIES]), row) for row in rows]
         return messages, len(rows) == count or session.read_bytes_left <= 0
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         session, rows = self._session, [each.row for each in messages]
         advance_time(session, target)
-        session.events.end_receipts(queue.log, queue.partition, [row[0] for row in rows if row[2]], fifo=queue.fifo)
-        settling.move(session, queue, target, rows, [(self.ids.next(), row[7], None, None, None) for row in rows])
+        session.events.end_receipts(
+            queue.log, queue.partition, [row[SEQ] for row in rows if row[RECEIVE_COUNT]], fifo=queue.fifo
+        )
+        settling.move(
+            session, queue, target, rows, [(self.ids.next(), row[PROPERTIES], None, None, None) for row in rows]
+        )
         return len(rows)
 
     async def find_leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
@@ -144,10 +148,13 @@ class _Transaction(SqliteClaims):
         settling.end_leases(session, queue, [each.receipt(queue) for each in messages])
         query = f"{KIND[queue.fifo]}_leased"
         old = [row for each in messages for row in session.rows(query, queue.partition, each.seq)]
-        rows = [(*row[:7], message.properties, *row[8:]) for row, message in zip(old, new, strict=True)]
+        rows = [
+            (*row[:PROPERTIES], message.properties, *row[PROPERTIES + 1 :])
+            for row, message in zip(old, new, strict=True)
+        ]
         moved = zip(rows, settling.dead_letter(session, queue, target, rows), strict=True)
         settling.notify_freed(session, queue)
-        return [SentMessage(id=row[5], sequence=seq if target.fifo else None) for row, seq in moved]
+        return [SentMessage(id=row[ID], sequence=seq if target.fifo else None) for row, seq in moved]
 
     async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
         return dict(self._session.executemany(SQL["body"], [(seq,) for seq in seqs]))
@@ -216,7 +223,7 @@ class _Transaction(SqliteClaims):
         if state is None:
             lanes = [(floor, queue.partition, lane, -1, count) for lane in queue.lanes]
             waiting = [session.execute(SQL_WITH_SIZES["ready_take"], lane) for lane in lanes]
-            returned = session.rows("standard_between", queue.partition, floor, NEVER_MS, count)
+            returned = session.rows("standard_between", queue.partition, floor, SEQ_MAX, count)
             return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
         found = [standard.visible(session, queue, lane, scanned_max, SQL_WITH_SIZES) for lane in queue.lanes]
         return _first(merge(*found, key=standard.by_visibility), floor, count, scanned_max)
@@ -224,7 +231,7 @@ class _Transaction(SqliteClaims):
     def _ordered(
         self, queue: Queue, floor: int, until_ms: int, scanned_max: int, count: int, *, floating: bool = False
     ) -> list[Any]:
-        values = queue.partition, floor, NEVER_MS, scanned_max
+        values = queue.partition, floor, SEQ_MAX, scanned_max
         return self._session.rows("ordered_visible", *values, queue.delay_ms, until_ms, floating, count)
 
     def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, scanned_max: int) -> list[Any]:
@@ -319,7 +326,7 @@ def _sweep(session: Session, retired: Row, rows_max: int) -> int:
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
     for lanes in (range(limits.PRIORITY.maximum + 1), None):
-        count += len(settling.delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log))
+        count += len(settling.delete_below(session, partition, lanes, standard.SEQ_END, rows_max - count, log))
     if count:
         return count  # keeps group numbers, which the messages' events need, until the next slice
     before = session.connection.total_changes()
