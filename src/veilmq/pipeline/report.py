@@ -29,7 +29,14 @@ from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import Curve
-from veilmq.pipeline.tune import DEFAULTS, Recommendation, known, options_for, plain_name, recommended
+from veilmq.pipeline.tune import (
+    DEFAULTS,
+    Recommendation,
+    current_counts,
+    options_for,
+    plain_name,
+    queue_recommendations,
+)
 
 BYTES_MAX = 600_000
 """A larger report omits the reasons of keys, first for the queues that lose least."""
@@ -62,7 +69,7 @@ def report(
     store = CellStore(spark, state)
     frames: list[Any] = [days(store.cells()).toPandas(), store.waits().toPandas()]
     by_day, by_hour = (dict(list(frame.groupby("queue"))) for frame in frames)
-    found = known(store.cells(), options)
+    found = current_counts(store.cells(), options)
     queues = [
         _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), (settings or {}).get(queue), options)
         for queue, keys in groupby(found, key=lambda each: each.queue)
@@ -106,7 +113,7 @@ def _section(
     """Return the data of one queue: the recommendations for it and its keys, and its charts."""
     options = options_for(keys, options, settings)
     estimate, by_key = estimates(keys, options=options)
-    of_queue, *each_key = recommended(keys, estimate, by_key, options, settings)
+    of_queue, *each_key = queue_recommendations(keys, estimate, by_key, options, settings)
     shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX] if len(each_key) > 1 else []
     frequent = sorted(keys, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX] if shown else []
     lost = (of_queue.cost_current or 0.0) - (of_queue.cost_recommended or 0.0) if of_queue.gain > 0 else 0.0
@@ -163,11 +170,11 @@ def _work(curve: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[st
     }
 
 
-def _cost(known: Estimate, marks: Recommendation, options: TuneOptions) -> dict[str, Any]:
+def _cost(estimate: Estimate, marks: Recommendation, options: TuneOptions) -> dict[str, Any]:
     """Return the costs of timeouts around those observed and marked, on logarithmic scales."""
-    last_s = max(2.0 * max(known.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
+    last_s = max(2.0 * max(estimate.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
     timeouts_s = np.geomspace(1.0, min(last_s, VISIBILITY_TIMEOUT_S.maximum), POINTS)
-    lines = parts(known.load(options.receives_max), timeouts_s, prices=options)
+    lines = parts(estimate.load(options.receives_max), timeouts_s, prices=options)
     total = lines.sum(axis=0)
     low, high = (float(total[total > 0].min()) / 6 if (total > 0).any() else 1e-6), float(total.max()) * 2 or 1.0
     coded = [_coded(each, low, high) for each in (*lines, total)]

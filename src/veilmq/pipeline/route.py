@@ -31,7 +31,7 @@ from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ClassOptions, ForwardOptions, TuneOptions
 from veilmq.pipeline.session import PipelineFailed, Report, in_tasks, read_queue, run_streams, start_stream
-from veilmq.pipeline.tune import DEFAULTS, explore_s, known, options_for, plain_name
+from veilmq.pipeline.tune import DEFAULTS, current_counts, explore_s, options_for, plain_name
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish
 from veilmq.wire.sqs.names import FIFO_SUFFIX, is_fifo
@@ -173,7 +173,7 @@ def route_table(
     The version is that of the table at ``path``, plus 1 if the content differs. Raises ``PipelineFailed`` if there is
     too little data.
     """
-    counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
+    counts = _counts_of_queue(current_counts(CellStore(spark, state).cells(), options), queue)
     options = options_for(counts, options, (settings or {}).get(counts[0].queue) if counts else None)
     _, found = estimates(counts, options=options)
     unnamed = routing_table_of(found, classes.classes, options)

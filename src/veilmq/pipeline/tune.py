@@ -139,10 +139,10 @@ def recommendations(
     for queue, keys in groupby(found, key=lambda each: each.queue):
         queue_keys = list(keys)
         whole, by_key = estimates(queue_keys, options=options)
-        yield from recommended(queue_keys, whole, by_key, options, settings.get(queue))
+        yield from queue_recommendations(queue_keys, whole, by_key, options, settings.get(queue))
 
 
-def recommended(
+def queue_recommendations(
     keys: list[KeyCounts],
     whole: Estimate,
     by_key: Mapping[str, Estimate],
@@ -173,107 +173,107 @@ def explore_s(first: ReceiptCounts) -> int:
 
 
 def _recommendation(
-    found: KeyCounts, key: str | None, known: Estimate, settings: QueueSettings | None, options: TuneOptions
+    found: KeyCounts, key: str | None, estimate: Estimate, settings: QueueSettings | None, options: TuneOptions
 ) -> Recommendation:
     current_s = settings.visibility_timeout_s if settings else max(round(found.all.usual_s), 1)
-    crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
+    crash_lower, crash_upper = (float(each) for each in np.quantile(estimate.crash, (_LOWER, _UPPER)))
     since = f"; the work changed: only receipts since {found.since} count" if found.since else ""
-    unknown = Recommendation(
+    undecided = Recommendation(
         queue=found.queue,
         key=key,
         receipts=found.all.receipts,
         first_receipts=found.first.receipts,
-        quantile=known.quantile,
-        rates=known.rates,
-        renewal_s=known.renewal_s,
+        quantile=estimate.quantile,
+        rates=estimate.rates,
+        renewal_s=estimate.renewal_s,
         longest_s=found.first.longest_s,
         current_s=current_s,
         crash_lower=crash_lower,
         crash_upper=crash_upper,
-        reason=known.quantile.why_not + since,
+        reason=estimate.quantile.why_not + since,
     )
-    if known.is_known or known.renewal_s is not None:
-        return _chosen(unknown, known, options, since)
+    if estimate.is_known or estimate.renewal_s is not None:
+        return _chosen(undecided, estimate, options, since)
     explores = found.first.receipts >= options.receipts_min
-    return replace(unknown, explore_s=explore_s(found.first) if explores else None)
+    return replace(undecided, explore_s=explore_s(found.first) if explores else None)
 
 
-def _chosen(unknown: Recommendation, known: Estimate, options: TuneOptions, since: str) -> Recommendation:
+def _chosen(undecided: Recommendation, estimate: Estimate, options: TuneOptions, since: str) -> Recommendation:
     """Recommend the timeout with about the least average cost over all draws, or keep the current one.
 
     The naive timeout is the quantile of the receipts deleted in time.
     """
-    current_s, deleted, renewed_from_s = unknown.current_s, known.first.deleted, known.renewed_from_s
+    current_s, deleted, renewed_from_s = undecided.current_s, estimate.first.deleted, estimate.renewed_from_s
     left = 1.0 - np.cumsum(deleted) / max(float(deleted.sum()), 1e-9)
     found_s = float(crossings_s(left[None], 1.0 - options.quantile)[0]) if deleted.any() else 1.0
     naive_s = int(min(max(math.ceil(found_s), VISIBILITY_TIMEOUT_S.minimum, 1), VISIBILITY_TIMEOUT_S.maximum))
-    renewed = [] if known.renewal_s is None else [math.ceil(renewed_from_s)]
+    renewed = [] if estimate.renewal_s is None else [math.ceil(renewed_from_s)]
     timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive_s], renewed]))
-    costs = known.costs(timeouts_s, options)
+    costs = estimate.costs(timeouts_s, options)
     means = costs.mean(axis=0)
-    now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive_s))
+    at_current, at_naive = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive_s))
     # A small cost may be too low by half a receipt whose work is longer than all observed work.
-    unseen = 0.5 * options.receives_max * options.work / (known.first.receipts + 1.0)
+    unseen = 0.5 * options.receives_max * options.work / (estimate.first.receipts + 1.0)
     unseen_costs = np.where(timeouts_s < renewed_from_s, unseen * timeouts_s, 0.0)
     least = costs.min(axis=1, keepdims=True)
     near = ((costs <= COST_FACTOR_NEAR * least) | (costs + unseen_costs - least <= COST_NEAR_S)).mean(axis=0)
     safe = means <= COST_FACTOR_SAFE * means.min()
     best = int(np.lexsort((means, -near * safe))[0])
-    is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_EQUAL_S) >= NAIVE_MIN
-    if not is_cheaper and near[usual] >= NEAR_MIN:
-        best, is_cheaper = usual, True
-    lower, upper = (float(np.quantile(costs[:, at], p)) for at, p in ((now, _ONE_SIDE), (best, 1.0 - _ONE_SIDE)))
-    timeout_s, cost_now, cost_best = int(timeouts_s[best]), float(means[now]), float(means[best])
+    is_cheaper = best == at_naive or np.mean(costs[:, best] - costs[:, at_naive] <= COST_EQUAL_S) >= NAIVE_MIN
+    if not is_cheaper and near[at_naive] >= NEAR_MIN:
+        best, is_cheaper = at_naive, True
+    lower, upper = (float(np.quantile(costs[:, at], p)) for at, p in ((at_current, _ONE_SIDE), (best, 1.0 - _ONE_SIDE)))
+    timeout_s, cost_now, cost_best = int(timeouts_s[best]), float(means[at_current]), float(means[best])
     both_renewed = min(current_s, timeout_s) >= (1.0 - RENEWAL_KNOWN) * renewed_from_s
     as_good = both_renewed and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
-    keeps = best == now or as_good or upper >= lower or not is_cheaper
-    reason = _reason(known, timeout_s, options)
+    keeps = best == at_current or as_good or upper >= lower or not is_cheaper
+    reason = _reason(estimate, timeout_s, options)
     if keeps:
         a_message = f"({seconds(cost_best)} a message, now {seconds(cost_now)})"
         why = f"{seconds(timeout_s)} would not surely cost less {a_message}"
         why = "no other timeout costs less" if timeout_s == current_s else why
         reason = f"keep {seconds(current_s)}: {why}; {reason}"
-    renewed_best = known.renews and timeout_s >= renewed_from_s
+    renewed_best = estimate.renews and timeout_s >= renewed_from_s
     return replace(
-        unknown,
+        undecided,
         recommended_s=None if keeps else timeout_s,
         cost_current=cost_now,
         cost_recommended=None if keeps else cost_best,
         cost_current_lower=lower,
         cost_recommended_upper=None if keeps else upper,
-        confidence=_confidence(known, near[now if keeps else best], renewed=renewed_best),
+        confidence=_confidence(estimate, near[at_current if keeps else best], renewed=renewed_best),
         change=not keeps and cost_now - cost_best > options.gain_min * cost_now,
         reason=reason + since,
     )
 
 
-def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
-    crashes = f"{share(float(known.crash[0]))} of the receipts wait for the timeout after a crash"
+def _reason(estimate: Estimate, timeout_s: int, options: TuneOptions) -> str:
+    crashes = f"{share(float(estimate.crash[0]))} of the receipts wait for the timeout after a crash"
     renewals = ""
-    if known.renewal_s is not None and timeout_s >= known.renewed_from_s:
-        renewals = f"consumers renew about every {seconds(known.renewal_s)}"
-        if known.renews:
+    if estimate.renewal_s is not None and timeout_s >= estimate.renewed_from_s:
+        renewals = f"consumers renew about every {seconds(estimate.renewal_s)}"
+        if estimate.renews:
             return f"{renewals}, so the timeout covers three renewals, not the work; {crashes}"
-        renewals = f"{share(1.0 - float(np.mean(known.unrenewed)))} of the {renewals}; "
-    name, point = f"p{100 * options.quantile:g}", known.quantile.point_s
-    quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
-    borrowed = f"; {known.lent:.0f} receipts are borrowed from the queue" if known.lent else ""
-    outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
+        renewals = f"{share(1.0 - float(np.mean(estimate.unrenewed)))} of the {renewals}; "
+    name, point = f"p{100 * options.quantile:g}", estimate.quantile.point_s
+    quantile = f"{name} is {seconds(point)}" if point is not None else estimate.quantile.why_not
+    borrowed = f"; {estimate.lent:.0f} receipts are borrowed from the queue" if estimate.lent else ""
+    outlived = share(float(estimate.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
     outlives = f"{outlived} of the work takes longer than {seconds(timeout_s)}"
     return f"{renewals}{quantile}{borrowed}; {outlives}, and {crashes}"
 
 
-def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
+def _confidence(estimate: Estimate, near: float, *, renewed: bool) -> Confidence:
     """Return the confidence; ``near`` is the share of draws with a cost close to the best.
 
     ``renewed`` means that renewals cover the work, not the timeout.
     """
-    if known.lent or near < NEAR_MIN:
+    if estimate.lent or near < NEAR_MIN:
         return Confidence.LOW
     if renewed:
         return Confidence.HIGH
-    quantile = known.quantile
-    if known.is_plateau or quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
+    quantile = estimate.quantile
+    if estimate.is_plateau or quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
         return Confidence.MEDIUM
     close = max(quantile.upper_s / quantile.point_s - 1.0, 1.0 - quantile.lower_s / quantile.point_s) <= BOUNDS_CLOSE
     return Confidence.HIGH if close else Confidence.MEDIUM
@@ -333,13 +333,13 @@ def tune(
     """
     store = CellStore(spark, state)
     store.count(events, map_tasks=map_tasks, at_ms=at_ms)
-    found = tuple(recommendations(known(store.cells(), options), options=options, settings=settings or {}))
+    found = tuple(recommendations(current_counts(store.cells(), options), options=options, settings=settings or {}))
     rows = spark.createDataFrame([tuple(row.values()) for row in rows_of(found)], SCHEMA)
     rows.coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return found
 
 
-def known(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:
+def current_counts(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:
     """Return the counts by queue and key in ``cells``, with older days decayed and days before a shift excluded."""
     since = shifts(cells)
     rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]

@@ -11,7 +11,7 @@ from tests.pipeline.closed import LATE, row, table
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import EXTENDED, RATIO, KeyCounts, cells, counts_by_key, days, decayed, merged, waits
 from veilmq.pipeline.options import TuneOptions
-from veilmq.pipeline.tune import known
+from veilmq.pipeline.tune import current_counts
 
 
 def bucket(ms: float) -> int:
@@ -87,7 +87,7 @@ def test_days_before_a_shift_do_not_count(spark: SparkSession) -> None:
             outcome = Outcome.DELETED if held_ms <= timeout_ms else Outcome.EXPIRED
             at, observed_ms = LATE.replace(day=day), min(held_ms, timeout_ms)
             rows.append(row(outcome, observed_ms, received_at=at, key="longer", visibility_ms=timeout_ms))
-    found = known(cells(table(spark, *rows)), TuneOptions(half_life_days=1e6))
+    found = current_counts(cells(table(spark, *rows)), TuneOptions(half_life_days=1e6))
     assert [(each.since, round(each.first.receipts)) for each in found] == [("2026-01-03", 300), ("", 1_200)]
 
 

@@ -10,7 +10,7 @@ from tests.pipeline.closed import NOON, ExportedLog, row
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.event_log import CellStore, EventLog, RunRecord, next_run
 from veilmq.pipeline.options import TuneOptions
-from veilmq.pipeline.tune import known
+from veilmq.pipeline.tune import current_counts
 
 DAY_MS = 86_400_000
 
@@ -176,4 +176,4 @@ def test_receipts_with_dates_in_the_future_do_not_count_yet(spark: SparkSession,
     log.export_rows(later, node="fast")
     assert store.count(log.events, at_ms=TODAY_MS) == 2
     assert receipts(store) == store.waits().count() == 1
-    assert [each.first.receipts for each in known(store.cells(), TuneOptions())] == [1.0]
+    assert [each.first.receipts for each in current_counts(store.cells(), TuneOptions())] == [1.0]

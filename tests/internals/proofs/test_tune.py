@@ -19,7 +19,7 @@ from veilmq.pipeline.cost import Load, classes_of, cost_of_classes
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.options import Prices, TuneOptions
-from veilmq.pipeline.tune import Confidence, Recommendation, known, tune
+from veilmq.pipeline.tune import Confidence, Recommendation, current_counts, tune
 
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 1_200_000 if WHOLE else 400_000
@@ -76,7 +76,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> li
     tuned = tune(spark, events=events, state=state, options=KEPT_FOR_LONG)
     recommended = {each.key: each for each in tuned}
     naive = naive_of(spark.read.parquet(events))
-    _, found = estimates(known(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
+    _, found = estimates(current_counts(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
     return [
         TypeResult(row.type, recommended[key], found[key], row.first, row.duplicates, row.recoveries, *naive[row.type])
         for row in truth_of(receives).collect()
