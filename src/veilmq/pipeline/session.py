@@ -85,7 +85,7 @@ SETTINGS = {"spark.sql.execution.arrow.pyspark.enabled": "true", "spark.sql.sess
 _OWN = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.daemon.module": "veilmq.pipeline.daemon",
+    "spark.python.daemon.module": "veilmq.spark.daemon",
 }
 _S3A = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",

@@ -3,6 +3,7 @@
 Spark imports this module at the first lookup of any format, so readers and writers are imported only on use.
 """
 
+import sys
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -16,9 +17,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from veilmq.spark.daemon import suppress_tracebacks
+
 if TYPE_CHECKING:
     from veilmq.spark.options import SourceOptions
 
+if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "pyspark.daemon":
+    suppress_tracebacks()  # this is a worker of Spark's planner
 
 SCHEMA = (
     "id string, body string, attributes map<string, string>, attribute_types map<string, string>, group string, "
