@@ -76,7 +76,7 @@ class Settler:
     async def delete(self, lease: Lease) -> bool:
         """Delete the message of ``lease``, settle the lease, and return whether the message is certainly deleted.
 
-        A failed delete is retried on its own.
+        A failed delete is retried alone, up to ``TRIES_MAX`` times unless the receipt is dead.
         """
         lease.deleting = True
         error = await self._deletes.put(lease.message.receipt)
