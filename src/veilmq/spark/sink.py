@@ -204,7 +204,10 @@ class PartitionWriter:
             if not numbers:
                 return
             try:
-                self._stage(rows)
+                part = self._parts
+                self._queue.stage_arrow(
+                    self._writer, batch=self._batch, attempt=self._attempt, part=part, messages=rows
+                )
             except ClientError as error:
                 index = error.fields.get("index")
                 if index is None:
@@ -213,12 +216,9 @@ class PartitionWriter:
                 refusal = "" if error.fields.get("why") == _TOO_LONG else error.message
                 rows, numbers = self._remove_rows(rows, numbers, [index], refusal)
             else:
+                self._parts += 1
+                self._messages += rows.num_rows
                 return
-
-    def _stage(self, rows: Any) -> None:
-        self._queue.stage_arrow(self._writer, batch=self._batch, attempt=self._attempt, part=self._parts, messages=rows)
-        self._parts += 1
-        self._messages += rows.num_rows
 
     def _remove_rows(
         self, rows: Any, numbers: list[int], indexes: list[int], refusal: str = ""

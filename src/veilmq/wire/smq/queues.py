@@ -11,8 +11,8 @@ from veilmq.core.limits import Range
 from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, self_reference_error
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import request as smq
-from veilmq.wire.smq.errors import invalid_argument
-from veilmq.wire.smq.request import Element, SmqRequest, body_of, checked_name, element, queue_of, unwrap
+from veilmq.wire.smq.errors import from_core, invalid_argument
+from veilmq.wire.smq.request import Element, SmqRequest, body_of, checked_name, element, queue_of
 from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.sqs.queue_attributes import Values
 
@@ -121,7 +121,7 @@ def set_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
-        unwrap(self_reference_error(queue))
+        raise from_core(self_reference_error(queue))
     return Plan(commands.SetQueue(queue=queue, settings=changes), smq.no_content)
 
 

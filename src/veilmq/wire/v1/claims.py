@@ -175,7 +175,7 @@ _OF_RELEASE = (errors.SourceNotFound, errors.ClaimAcknowledged, errors.ClaimLost
 _OF_EVICTION = (errors.SourceNotFound, *_ENDED, errors.MessageNotClaimed, errors.DeadLetterQueueRefused)
 _CLAIM = fields_of(claims.Claim, wait_s=(Annotated[int, limits.SQS_RECEIVE_WAIT_S.constraint], 0))
 _READ = fields_of(ReadClaim, without=("messages_max",), format=(Literal["arrow", "json"], "json"))
-_EVICT = fields_of(claims.EvictMessage, message=(UUID,))  # as it is written
+_EVICT = fields_of(claims.EvictMessage, message=(UUID,))  # 16 bytes in the command
 _get, _post = partial(Route, b"GET", b"claims"), partial(Route, b"POST", b"claims")
 
 # fmt: off
