@@ -154,7 +154,7 @@ def openapi_document() -> bytes:
     found, components = msgspec.json.schema_components(types, ref_template=_REFERENCE + "{name}")
     schemas: Schemas = dict(zip(types, found, strict=True))
     settings = components["SettingFields"]["properties"]
-    for name, allowed in queues.RANGES.items():  # which are checked apart from the types
+    for name, allowed in queues.RANGES.items():  # checked by the route, not by the types
         for kind in settings[name].get("anyOf", [settings[name]]):
             if kind["type"] == "integer":
                 kind |= {"minimum": allowed.minimum, "maximum": allowed.maximum}
