@@ -350,10 +350,7 @@ reports it."""
 
 
 class DeleteMessage(members.QueueRequest):
-    """DeleteMessage: deletes a message.
-
-    A standard queue accepts any of its receipts; a FIFO queue refuses expired and superseded ones.
-    """
+    """DeleteMessage: deletes a message; accepts any receipt of the queue; FIFO refuses expired and superseded ones."""
 
     receipt_handle: str | None = None
 
