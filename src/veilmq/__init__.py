@@ -8,12 +8,12 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up when it is asked for: workers of Spark import this package for each batch (PEP 562)."""
+    """Look up the version on first use (PEP 562): Spark's workers import this package for each batch."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:
         return version("veilmq")
-    except PackageNotFoundError:  # a source tree on the path that nobody installed
+    except PackageNotFoundError:  # a source tree on the path that is not installed
         return "0+not.installed"

@@ -19,9 +19,9 @@ TOTALS = {"files": 221, "lines": 54_150, "lines of SQL": 3_528}
 """The maximum sizes of the distributions; a change that reduces one states the new figure here."""
 WORDS = frozenset(["told", "tell", "tells", "asked", "ask", "asks", "nobody", "whoever", "who"])
 """Words that personify programs. A program sends, requests, returns or reports; its client is a client."""
-WORDS_MAX = {"src": 45, "tests": 25}
+WORDS_MAX = {"src": 30, "tests": 10}
 """The maximum number of these words in names, comments and docstrings."""
-SLACK, WORDS_SLACK = 0.01, 0.8
+SLACK, WORDS_SLACK = 0.01, 0.2
 
 
 def body_lines(function: Function) -> int:
