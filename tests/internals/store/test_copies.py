@@ -239,6 +239,24 @@ def test_a_database_with_another_time_is_refused(postgres_url: str) -> None:
         asyncio.run(run())
 
 
+def test_few_messages_of_a_database_are_in_memory_at_a_time(postgres_url: str) -> None:
+    """Each may have 1 MiB."""
+    host = PostgresHost.on_empty(postgres_url)
+    host.create()
+    host.send(*(f"{number}" for number in range(200)))
+    host.close()
+
+    async def slices() -> list[list[str]]:
+        async with CopyTransaction(postgres_url) as transaction:
+            source = await DatabaseSource.open(transaction)
+            slices = [slice_ for queue in await source.queues() async for slice_ in source.messages(queue)]
+            return [[message.body for message in slice_] for slice_ in slices]
+
+    found = asyncio.run(slices())
+    assert sorted(body for slice_ in found for body in slice_) == sorted(f"{number}" for number in range(200))
+    assert max(map(len, found)) <= 64
+
+
 def test_a_node_that_reconnects_during_a_copy_aborts_it(postgres_url: str) -> None:
     """It had lost its connections when the copy started; later messages to it would be missing."""
     PostgresHost.on_empty(postgres_url).close()
