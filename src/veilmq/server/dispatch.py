@@ -181,22 +181,11 @@ class Dispatcher:
         content: Any = request.body
         route = self._routes_by_amz_target.get(amz_target)
         if route is None or content_type != CONTENT_TYPE:
-            protocol = protocol_of(request)
-            if protocol is None:
-                route = None
-            elif request.hold is not None:  # a large body is read only after its signature is verified
-                route, content = Route(protocol, b"", UNKNOWN_ACTION), None
-            else:
-                route, content = self._read(protocol, request)
+            route, content = self._route(request)
         if request.method != b"POST" or head is None:
             refusal = self._refusal(request, route)
             if refusal is not None:
-                page = self._pages.get(request.target) if request.method == b"GET" else None
-                if page is None:
-                    self._refuse(request, refusal, started_s)
-                else:
-                    request.respond(200, page.headers, page.body)
-                    self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
+                self._reply_page(request, refusal, started_s)
                 return None
         context = self._contexts.get(host) or self._context(host)
         if context is None:
@@ -218,6 +207,14 @@ class Dispatcher:
         ):
             context = named_contexts.of(context, authorization, request.target)
         return self._serve(request, route, content, context, started_s, verified_caller)
+
+    def _route(self, request: Request) -> tuple[Route | None, Any]:
+        protocol = protocol_of(request)
+        if protocol is None:
+            return None, None
+        if request.hold is not None:  # a large body is read only after its signature is verified
+            return Route(protocol, b"", UNKNOWN_ACTION), None
+        return self._read(protocol, request)
 
     def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
         parsed = protocol.read(request)
@@ -330,6 +327,15 @@ class Dispatcher:
         """Count a request refused before it was complete (with duration 0), and return the reply."""
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
         return render_refusal(refusal, b"", headers, self._base_url(headers))
+
+    def _reply_page(self, request: Request, refusal: Refusal, started_s: float) -> None:
+        """Reply with the page at the target of a GET request; refuse the request if there is none."""
+        page = self._pages.get(request.target) if request.method == b"GET" else None
+        if page is None:
+            self._refuse(request, refusal, started_s)
+            return
+        request.respond(200, page.headers, page.body)
+        self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
