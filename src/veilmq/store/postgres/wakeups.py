@@ -201,35 +201,36 @@ class Watches:
         return self._poll_ms if self.notifications_arrive else self._poll_ms // _POLL_FACTOR_WITHOUT_NOTIFICATIONS
 
     async def _poll(self) -> int | None:
-        """Wake the waiters of queues with messages; return the ms until the next poll.
-
-        Uses expired cache entries, because the rows show retired partitions.
-        """
+        """Wake the waiters of queues with messages; return the ms until the next poll."""
         if not self._wakes:
             return None
-        queues_by_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
         try:
-            async with self._database.connection() as connection:
-                for name in list(self._wakes):
-                    queue = self._catalog.cached(name) or await self._catalog.look_up(connection, name)
-                    if queue is None:
-                        self.wake_here(name, 0)
-                    else:
-                        queues_by_kind[queue.settings.fifo].append(queue)
-                for is_fifo, queues in queues_by_kind.items():
-                    sent_ms = self._clock.machine.now_ms()
-                    rows = await next_visible_rows(connection, queues, fifo=is_fifo)
-                    self._clock.synchronize(rows[0]["now"], sent_ms=sent_ms)
-                    for row in rows:
-                        name = queues[row["place"] - 1].name
-                        if not row["is_used"]:  # the queue was purged or deleted
-                            self._catalog.forget(name)
-                            self.wake_here(name, row["now"])
-                        elif row["visible_at"] is not None:
-                            self.wake_here(name, max(row["now"], row["visible_at"]))
+            await self._inspect(list(self._wakes))
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
             log.debug("the check of waiting receives failed, and is repeated", exc_info=True)
         return self._interval_ms
+
+    async def _inspect(self, names: list[str]) -> None:
+        """Wake the waiters of queues with messages; uses expired cache entries, as the rows show retired partitions."""
+        queues_by_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
+        async with self._database.connection() as connection:
+            for name in names:
+                queue = self._catalog.cached(name) or await self._catalog.look_up(connection, name)
+                if queue is None:
+                    self.wake_here(name, 0)
+                else:
+                    queues_by_kind[queue.settings.fifo].append(queue)
+            for is_fifo, queues in queues_by_kind.items():
+                sent_ms = self._clock.machine.now_ms()
+                rows = await next_visible_rows(connection, queues, fifo=is_fifo)
+                self._clock.synchronize(rows[0]["now"], sent_ms=sent_ms)
+                for row in rows:
+                    name = queues[row["place"] - 1].name
+                    if not row["is_used"]:  # the queue was purged or deleted
+                        self._catalog.forget(name)
+                        self.wake_here(name, row["now"])
+                    elif row["visible_at"] is not None:
+                        self.wake_here(name, max(row["now"], row["visible_at"]))
 
     # The connection.
 
