@@ -138,23 +138,24 @@ class SendMessageBatch(members.QueueRequest):
             why = f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {sent_bytes} bytes."
             raise SqsError(errors.BATCH_TOO_LONG, why)
 
-        def stored(identifier: str, prepared: _PreparedMessage, outcome: Any) -> members.SendMessageBatchResultEntry:
-            sent: SentMessage = unwrap(outcome)
-            return members.SendMessageBatchResultEntry(
-                id=identifier,
-                message_id=id_text(sent.id),
-                md5_of_message_body=prepared.body_md5,
-                md5_of_message_attributes=prepared.attributes_md5,
-                md5_of_message_system_attributes=prepared.system_md5,
-                sequence_number=members.sequence_text(sent.sequence),
-            )
-
         def respond(results: Any) -> members.BatchResult:
             if isinstance(results, GroupMissing):
                 raise errors.invalid(errors.from_core(results).message)
-            return batch.respond(results, stored)
+            return batch.respond(results, _sent_entry)
 
         return Plan(Send(queue=queue, messages=messages), respond)
+
+
+def _sent_entry(identifier: str, prepared: _PreparedMessage, outcome: Any) -> members.SendMessageBatchResultEntry:
+    sent: SentMessage = unwrap(outcome)
+    return members.SendMessageBatchResultEntry(
+        id=identifier,
+        message_id=id_text(sent.id),
+        md5_of_message_body=prepared.body_md5,
+        md5_of_message_attributes=prepared.attributes_md5,
+        md5_of_message_system_attributes=prepared.system_md5,
+        sequence_number=members.sequence_text(sent.sequence),
+    )
 
 
 def _prepare(request: MessageToSend, queue: str, context: RequestContext) -> _PreparedMessage:
