@@ -252,8 +252,7 @@ class Request(msgspec.Struct, eq=False):
         """Reply, now or later, exactly once; ``headers`` are complete lines with line ends."""
         assert self.reply is None, "a request has one reply"
         connection = self.connection
-        if self.pending is not None:
-            self.pending = None
+        self.pending = None
         if self.hold is not None:
             self.hold.release()
         length = len(body)

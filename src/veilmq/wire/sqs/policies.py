@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from veilmq.core import limits
-from veilmq.wire.exchange import Caller
+from veilmq.wire.exchange import Caller, root_arn
 from veilmq.wire.sqs.errors import truncated
 
 _ARN_PARTS = 6
@@ -441,6 +441,8 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
             raise PolicyError(f"{truncated(arn)} is not a principal; use an account or the ARN of a user")
         if match[3] == "root":
             accounts.add(match[2])
+    if element["Effect"] == "Deny" and "NotPrincipal" in element:  # an account exempts itself, not its users
+        arns, accounts = arns | {root_arn(account) for account in accounts}, set()
     action = _element_name(element, "Action")
     actions = _texts(action, element[action])
     if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:

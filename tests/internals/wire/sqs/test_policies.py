@@ -92,7 +92,7 @@ PRINCIPALS = [
     Row({"Principal": {"Service": "sns.amazonaws.com"}}, FROM_BOB, NO_MATCH),
     Row({"Principal": {"Service": "sns.amazonaws.com", "AWS": FRIEND}}, FROM_BOB),
     Row({"Principal": None, "NotPrincipal": {"AWS": STRANGER}}, FROM_BOB),
-    Row({"Principal": None, "NotPrincipal": {"AWS": FRIEND}}, FROM_BOB, NO_MATCH),
+    Row({"Principal": None, "NotPrincipal": {"AWS": FRIEND}}, request_of(caller_named(FRIEND)), NO_MATCH),
     Row({"Principal": None, "NotPrincipal": "*"}, FROM_BOB, NO_MATCH),
 ]  # fmt: skip
 ACTIONS = [
@@ -208,6 +208,21 @@ def test_statements_match_requests(row: Row) -> None:
     assert policy(statement(**row.elements)).verdict(row.request) is row.verdict
     denying = policy(statement(**row.elements, Effect="Deny"))
     assert denying.verdict(row.request) is (DENY if row.verdict is ALLOW else NO_MATCH)
+
+
+@pytest.mark.parametrize(("caller", "verdict"), [
+    (BOB, NO_MATCH), (caller_named(FRIEND), NO_MATCH), (caller_named(FRIEND, "eve"), DENY), (CAROL, DENY),
+], ids=["named-user", "named-account", "other-user", "other-account"])  # fmt: skip
+@pytest.mark.parametrize("account", [FRIEND, f"arn:aws:iam::{FRIEND}:root"])
+def test_a_deny_for_all_but_a_user_and_its_account_denies_the_other_users(
+    account: str, caller: Caller, verdict: Verdict
+) -> None:
+    """The example of the IAM User Guide, "AWS JSON policy elements: NotPrincipal"."""
+    exempt = {"AWS": [BOB.arn, account]}
+    denying = policy(statement(Effect="Deny", Principal=None, NotPrincipal=exempt))
+    assert denying.verdict(request_of(caller)) is verdict
+    allowing = policy(statement(Principal=None, NotPrincipal=exempt))
+    assert allowing.verdict(request_of(caller)) is (ALLOW if caller is CAROL else NO_MATCH)
 
 
 @pytest.mark.parametrize(("effects", "verdict"), [
