@@ -144,7 +144,7 @@ class Adaptive(RenewalPolicy):
         self, *, shortest_s: int = 30, longest_s: int = 300, guard_s_min: float = 2.0, guard_share: float = 1 / 3
     ) -> None:
         """The guard is at least ``guard_share`` of a lease. Raises ``ValueError`` for contradictory bounds."""
-        if not (1 <= shortest_s <= longest_s <= 43_200 and guard_s_min > 0 and 0 <= guard_share <= 0.5):
+        if not (1 <= shortest_s <= longest_s <= LEASE_S_MAX and guard_s_min > 0 and 0 <= guard_share <= 0.5):
             raise ValueError("an adaptive lease needs 1 <= shortest_s <= longest_s <= 43200 and a guard below half")
         self.shortest_s = shortest_s
         self.longest_s = longest_s
