@@ -12,7 +12,6 @@ end; its client stays as long as it reads. Shutdown is bounded as elsewhere.
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -37,7 +36,7 @@ from veilmq.server.admin_api import AdminContext, CallerUnknown
 from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_metrics, exposition, queue_metrics
 from veilmq.server.origin import AdminGuard
-from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
+from veilmq.server.process import Shutdown, Tls, accept_options, is_loopback
 from veilmq.store.port import Metric, SurveyQueues, counter, execute, gauge
 
 HEAD_BYTES_MAX = 16_384
@@ -92,12 +91,6 @@ class AdminConnection(H11Protocol):
         else:
             self.transport.close()
 
-    def shutdown(self) -> None:
-        """End after the current request, if any; over TLS, wait only briefly for the client's close."""
-        super().shutdown()
-        if self.transport.is_closing():
-            self.loop.call_later(CLOSING_S_MAX, self.abort)
-
     def abort(self) -> None:
         self.transport.abort()
 
@@ -125,7 +118,7 @@ async def serving(
     shutdown: Shutdown,
     ending: Callable[[], object],
     request_s_max: float = limits.HTTP_REQUEST_S_MAX,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls | None = None,
 ) -> AsyncIterator[None]:
     """Serve ``app`` on ``listeners`` in the context; its end takes no longer than ``shutdown`` allows.
 
@@ -146,12 +139,11 @@ async def serving(
         limit_concurrency=REQUESTS_MAX,
     )
     config.load()
-    config.http_protocol_class = cast(type[asyncio.Protocol], partial(AdminConnection, request_s_max=request_s_max))
-    config.ssl = tls
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    state = server.server_state
-    await server.startup(sockets=list(listeners))
+    state, loop, options = server.server_state, asyncio.get_running_loop(), accept_options(tls)
+    connect = partial(AdminConnection, config, state, {}, request_s_max=request_s_max)
+    server.servers = [await loop.create_server(connect, sock=each, **options) for each in listeners]
 
     async def end() -> None:
         """Stop accepting, and let clients finish; without connections, Uvicorn would still wait 0.1 s."""
@@ -230,8 +222,7 @@ class Admin:
             tls=security.tls is not None,
             proxies=security.proxies,
         )
-        tls = None if security.tls is None else security.tls.context
-        return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=console.live.close)
+        return serving(guarded, listeners, shutdown=shutdown, tls=security.tls, ending=console.live.close)
 
     def serving_monitoring(
         self, listeners: Sequence[socket.socket], *, shutdown: Shutdown

@@ -290,9 +290,6 @@ async def _accept(
     libuv accepts one connection per socket and loop iteration, so a client behind sixty new ones would wait for sixty
     iterations: the loop watches two copies of each listener.
     """
-    options: dict[str, Any] = {"backlog": process.BACKLOG}  # both loops default to a tenth of it
-    if security.tls is not None:
-        limits = {"ssl_handshake_timeout": process.HANDSHAKE_S_MAX, "ssl_shutdown_timeout": process.CLOSING_S_MAX}
-        options |= {"ssl": security.tls.context, **limits}
+    options = process.accept_options(security.tls)
     loop, copies = asyncio.get_running_loop(), [each.dup() for each in listeners]
     return [await loop.create_server(connections.protocol, sock=each, **options) for each in (*listeners, *copies)]

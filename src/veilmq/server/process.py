@@ -222,6 +222,14 @@ class Tls:
         connection.context = self._current
 
 
+def accept_options(tls: Tls | None) -> dict[str, Any]:
+    """Return the options of ``create_server``."""
+    options: dict[str, Any] = {"backlog": BACKLOG}  # both loops default to a tenth of it
+    if tls is not None:
+        options |= {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S_MAX, "ssl_shutdown_timeout": CLOSING_S_MAX}
+    return options
+
+
 def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     for path, what in ((certificate, "certificate"), (key, "key")):
         try:

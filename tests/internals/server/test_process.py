@@ -206,6 +206,15 @@ def test_the_admin_port_uses_tls_too(server: RunningServer, files: Files) -> Non
         assert reply.read() == b"ready\n"
 
 
+@pytest.mark.parametrize("port", ["endpoint", "admin_endpoint"])
+def test_a_handshake_that_stalls_is_cut_off(monkeypatch: pytest.MonkeyPatch, files: Files, port: str) -> None:
+    monkeypatch.setattr("veilmq.server.process.HANDSHAKE_S_MAX", 0.1)
+    with RunningServer(**files.settings) as server, dial(getattr(server, port)) as client:
+        client.settimeout(30)  # half of the event loop's own limit
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+
 def test_tls_1_1_is_refused(server: RunningServer, files: Files) -> None:
     context = files.client_context()
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
