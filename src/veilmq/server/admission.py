@@ -137,9 +137,7 @@ class ByteBudget:
         self._granting = False
         for hold, more in sorted(self.waiting.items(), key=itemgetter(1)):
             if hold in self.waiting and self.fits(hold, more):
-                del self.waiting[hold]
-                self.change(hold, more)
-                hold.granted()
+                hold.take(more)
         if not self.replies_full:
             woken, self._waiters = self._waiters, {}
             for wake in woken:
@@ -152,7 +150,7 @@ class Hold:
     __slots__ = ("_budget", "bytes", "digest", "granted", "is_verified", "share")
 
     def __init__(self, budget: ByteBudget, share: Share, granted: Callable[[], object]) -> None:
-        """Hold nothing; ``granted`` is called when a reservation that waited succeeds."""
+        """Hold nothing; ``granted`` is called when a wait for a reservation ends."""
         self._budget = budget
         self.share = share
         self.granted = granted
@@ -165,13 +163,14 @@ class Hold:
         if not self._budget.fits(self, more):
             self._budget.waiting[self] = more
             return False
-        self._budget.waiting.pop(self, None)
-        self._budget.change(self, more)
+        self.take(more)
         return True
 
     def take(self, more: int) -> None:
-        """Count bytes that have arrived."""
+        """Count bytes that are reserved or have arrived, which ends a wait."""
         self._budget.change(self, more)
+        if self._budget.waiting.pop(self, None) is not None:
+            self.granted()
 
     def feed(self, piece: bytes | bytearray) -> None:
         """Add the next bytes of the body to the digest, if it is signed."""

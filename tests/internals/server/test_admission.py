@@ -174,6 +174,24 @@ def test_a_waiting_body_is_read_when_budget_is_freed() -> None:
         assert second.read().status == 200
 
 
+@pytest.mark.parametrize("before", [0, 20_000], ids=["alone", "behind-another"])
+def test_a_body_that_arrives_while_it_waits_does_not_stall_its_connection(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """The rest of its segment arrived with its head, or the body before it is released."""
+    monkeypatch.setattr("veilmq.server.http._SLICE_BYTES", 10_000)
+    limits = HttpLimits(large_body_bytes=18_000)
+    with HttpHost(limits, bytes_max=100_000) as host, host.client() as first, host.client() as second:
+        first.send(POST + b"Content-Length: %d\r\n\r\n" % (20_000 if before else 40_000), b"x")
+        wait_until(lambda: host.call(lambda: host.budget.unverified) > 0)
+        with host.blocked():
+            for length in filter(None, (before, before, 30_000)):
+                second.send(POST + b"Content-Length: %d\r\n\r\n" % length + b"x" * length)
+        assert {second.read().status for _ in range(3 if before else 1)} == {200}
+        second.send(GET)
+        assert second.read().status == 200
+
+
 def test_the_shortest_waiting_body_is_next() -> None:
     """So a client among many others of its address waits for one body, not for all earlier ones."""
     with HttpHost(bytes_max=4_000_000) as host, host.client() as first, host.client() as long, host.client() as short:
