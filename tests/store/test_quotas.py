@@ -54,11 +54,13 @@ def test_many_expired_messages_do_not_count_as_in_flight(limited: Host) -> None:
 
 def test_retention_reduces_the_messages_in_flight_and_wakes(limited: Host) -> None:
     limited.set_queue(retention_s=60)
+    began_ms = limited.clock.now_ms()
     fill(limited, timeout_s=3_600)
     limited.advance(1_000)
     limited.send("young")
     watcher = Watcher(limited)
-    assert received(limited).over_limit
+    at_limit = received(limited)
+    assert (at_limit.over_limit, at_limit.next_due_ms) == (True, began_ms + 60_000)
     limited.advance(61_000)
     assert watcher.woken_ms
     assert received(limited).over_limit is False

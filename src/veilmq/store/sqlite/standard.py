@@ -240,8 +240,8 @@ def next_due(session: Session, queue: Queue) -> int | None:
     if now_ms < queue.expires_at_ms:
         if not queue.at_limit or queue.in_flight < queue.in_flight_max:
             due_ms = next_message_ms(session, queue)
-        else:  # the end of the next lease, or an earlier instant to check again
-            due_ms = NEVER_MS
+        else:  # the end of the next lease or of retention, or an earlier instant to check again
+            due_ms = queue.expires_at_ms
             for ends in ends_after(session, queue, now_ms, _ENDS_READ if queue.delayed else 1):
                 leases = (end_ms for end_ms, receive_count, *_ in ends if receive_count)
                 due_ms = min(due_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
@@ -259,8 +259,10 @@ def next_message_ms(session: Session, queue: Queue) -> int:
     """Return when the next message becomes visible, or the next group available, regardless of the in-flight limit."""
     now_ms, first_ms = session.now_ms, NEVER_MS
     if queue.fifo:
+        if queue.in_flight:  # retention may unblock a group
+            first_ms = queue.expires_at_ms
         for fixed_at_ms, *_ in session.rows("groups_fixed", queue.partition, NEVER_MS, 1):
-            first_ms = fixed_at_ms
+            first_ms = min(first_ms, fixed_at_ms)
         for floating_seq, _ in session.rows("groups_floating", queue.partition, SEQ_MAX, 1):
             first_ms = min(first_ms, (floating_seq >> SEQ_SHIFT) + queue.delay_ms)
         return max(now_ms, first_ms)
