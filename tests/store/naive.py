@@ -200,8 +200,7 @@ class NaiveFifo(NaiveQueue):
     """A FIFO queue.
 
     A message without its own delay follows the queue's delay until its first receive, unless its send returned a
-    receipt. An engine may serve groups that became ready in one millisecond in any order, but returns all ready
-    messages of one group, in order, before the next group.
+    receipt. An engine returns all ready messages of one group, in order, before the next group.
     """
 
     fields = (*NaiveQueue.fields, "sequence")
@@ -218,20 +217,28 @@ class NaiveFifo(NaiveQueue):
             groups.setdefault(row["group"], []).append(row)
         return groups
 
-    def ready_since_ms(self, rows: list[Row]) -> int:
-        """Return when the group became ready: at its last lease's end, or when its first message became visible."""
-        given: list[int] = [row["visible_at_ms"] for row in rows if row["count"]]
-        waiting: list[int] = [row["visible_at_ms"] for row in rows]
-        return max(given) if given else min(waiting)
+    def place(self, rows: list[Row]) -> tuple[int, int]:
+        """Return when the group became ready, and the sequence number that orders groups of one millisecond.
 
-    def ready_range_ms(self, rows: list[Row], now_ms: int) -> tuple[int, int]:
-        """Return the earliest and latest time that may determine the group's place among the ready groups.
+        With received messages, that is the end of their last lease, and the first of them. Otherwise it is the first
+        message that became visible.
+        """
+        received = [row for row in rows if row["count"]]
+        if received:
+            return max(row["visible_at_ms"] for row in received), min(row["sequence"] for row in received)
+        return min((row["visible_at_ms"], row["sequence"]) for row in rows)
+
+    def ready_since_ms(self, rows: list[Row]) -> int:
+        return self.place(rows)[0]
+
+    def place_range(self, rows: list[Row], now_ms: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the earliest and latest place that the group may have among the ready groups.
 
         After a change of the queue's delay, delayed groups may keep their earlier order.
         """
         if any(row["is_changed"] for row in rows) and not any(row["count"] for row in rows):
-            return min(row["sent_at_ms"] for row in rows), now_ms
-        return (self.ready_since_ms(rows),) * 2
+            return (min(row["sent_at_ms"] for row in rows), 0), (now_ms + 1, 0)
+        return (self.place(rows),) * 2
 
     def next_due_ms(self, now_ms: int) -> int | None:
         self.delete_expired(now_ms)
@@ -284,7 +291,7 @@ class NaiveFifo(NaiveQueue):
         for group, rows in self.groups().items():
             if self.ready_since_ms(rows) <= now_ms:
                 ready[group] = (
-                    self.ready_range_ms(rows, now_ms),
+                    self.place_range(rows, now_ms),
                     [row for row in rows if row["visible_at_ms"] <= now_ms],
                 )
         offered = sum(len(rows) for _, rows in ready.values())
@@ -292,10 +299,8 @@ class NaiveFifo(NaiveQueue):
         chosen: list[Row] = []
         while len(chosen) < len(answer):
             group = self._group_of(answer[len(chosen)], ready)
-            (ready_since_ms, _), rows = ready.pop(group)
-            assert all(ready_since_ms <= other for (_, other), _ in ready.values()), (
-                f"the group {group} came out of order"
-            )
+            (place, _), rows = ready.pop(group)
+            assert all(place <= other for (_, other), _ in ready.values()), f"the group {group} came out of order"
             for row, got in zip(rows, answer[len(chosen) :], strict=False):
                 assert row["id"] == got["id"], f"{got['body']} came where {row['body']} is next in its group"
                 chosen.append(row)

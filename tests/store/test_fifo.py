@@ -77,6 +77,34 @@ def test_groups_whose_leases_end_together_are_ordered_by_first_message(fifo: Hos
     assert bodies(receive(fifo)) == "a1 a2 b1"
 
 
+def test_a_group_whose_first_message_expired_is_ordered_by_its_next_one(fifo: Host) -> None:
+    fifo.set_queue(retention_s=60)
+    fifo.advance(1_000)  # the janitor has run before they expire
+    fifo.send_to_groups("a1", "c1")
+    fifo.advance(30_000)
+    fifo.send_to_groups("b1")
+    fifo.advance(29_999)
+    fifo.send_to_groups("a2")
+    fifo.advance(1)
+    assert bodies(receive(fifo)) == "b1 a2"
+
+
+def test_a_group_whose_last_returned_message_expired_is_received_at_once(fifo: Host) -> None:
+    """It is ready since the return of another message, which was earlier."""
+    fifo.set_queue(retention_s=60)
+    fifo.advance(1_000)
+    fifo.send_to_groups("a1")
+    fifo.advance(30_000)
+    fifo.send_to_groups("a2")
+    first, second = receive(fifo, timeout_s=600)
+    fifo.change(second.receipt, 0)
+    fifo.advance(1_000)
+    fifo.change(first.receipt, 0)
+    fifo.advance(28_999)
+    fifo.advance(1)
+    assert bodies(receive(fifo)) == "a2"
+
+
 def test_priorities_do_not_change_the_order_of_a_group(fifo: Host) -> None:
     for number, priority in enumerate((16, 1, 8)):
         fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))
@@ -134,7 +162,7 @@ def test_waiters_are_woken_when_retention_unblocks_a_group(fifo: Host) -> None:
 
 @pytest.mark.differs_on_postgres("waiters know the end of retention from their receive, and poll then")
 def test_a_command_that_expires_messages_wakes_before_the_janitor(fifo: Host) -> None:
-    """The janitor runs once a second."""
+    """The janitor runs once a minute."""
     fifo.set_queue(retention_s=60)
     fifo.send_to_groups("c1")
     fifo.advance(500)

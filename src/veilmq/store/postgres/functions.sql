@@ -479,24 +479,6 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Delete the expired messages of a group (sent until p_kept), except claimed ones; the caller has locked the group. Return whether there
--- were any; called by assignment, as fifo_join.
-CREATE OR REPLACE FUNCTION mq.fifo_expire(
-    p_qp bigint, p_group text, p_kept bigint, p_retention bigint, p_origin bigint, p_log text
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    v_seqs bigint[] := ARRAY(
-        SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at <= p_kept AND claim IS NULL
-            AND seq < ((p_kept + 1) << 20)
-    );
-BEGIN
-    IF v_seqs <> '{}' THEN
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_seqs, p_retention);
-        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs);
-    END IF;
-    RETURN v_seqs <> '{}';
-END $$;
-
 -- Lease messages for several receives, each up to its count and all up to p_places, from groups in the order of eligibility; no two
 -- receives get messages of one group. Limits: 100 dead letters or 1 MiB of them, 1,000 groups without a message, 100 delayed messages of
 -- a group; the next receive continues. If dead letters were moved, the last row has no message. p_log: the name of a logged queue.
@@ -513,7 +495,7 @@ CREATE OR REPLACE FUNCTION mq.fifo_receive(
 DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_places int := p_places; v_left int; v_moved int := 0; v_moved_bytes bigint := 0; v_in_vain int := 0;
-    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended boolean; v_done text[] := '{}';
+    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended bigint[]; v_done text[] := '{}';
     v_chosen bigint[]; v_given bigint[]; v_receive int := 0; v_at bigint := -1; v_head bigint := -1;
     v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911); each record;
 BEGIN
@@ -526,8 +508,17 @@ BEGIN
             WHERE qp = p_qp AND (eligible_at, head) >= (v_at, v_head) AND eligible_at <= v_now AND group_id <> ALL(v_done)
             ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
             EXIT WHEN NOT FOUND;
+            v_ended := ARRAY(
+                SELECT seq FROM mq.fifo_msg
+                WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL AND seq < ((v_kept + 1) << 20)
+            );
+            IF v_ended <> '{}' THEN -- the messages that are left decide the place of the group
+                PERFORM mq.fifo_remove(p_qp, v_ended, p_retention, 'expire', p_origin, p_log);
+                v_at := least(v_at, (SELECT eligible_at - 1 FROM mq.fifo_group WHERE qp = p_qp AND group_id = v_group));
+                v_in_vain := v_in_vain + 1;
+                CONTINUE;
+            END IF;
             v_done := v_done || v_group;
-            v_ended := mq.fifo_expire(p_qp, v_group, v_kept, p_retention, p_origin, p_log);
             v_chosen := '{}';
             FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
                 CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
@@ -632,14 +623,18 @@ CREATE OR REPLACE FUNCTION mq.fifo_bind(
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended boolean; v_seqs bigint[] := '{}';
+    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended bigint[]; v_seqs bigint[] := '{}';
     v_chosen bigint[]; v_shards int := p_shards; v_letters int := 0; each record;
 BEGIN
     FOR v_group IN SELECT group_id FROM mq.fifo_group WHERE qp = p_qp AND eligible_at <= v_now
         ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED
     LOOP
         v_chosen := '{}';
-        v_ended := mq.fifo_expire(p_qp, v_group, v_kept, p_retention, p_origin, p_log);
+        v_ended := ARRAY(
+            SELECT seq FROM mq.fifo_msg
+            WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL AND seq < ((v_kept + 1) << 20)
+        );
+        IF v_ended <> '{}' THEN PERFORM mq.fifo_remove(p_qp, v_ended, p_retention, 'expire', p_origin, p_log); END IF;
         FOR each IN SELECT seq, visible_at, sent_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
         LOOP
             CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
