@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from veilmq.core import commands
@@ -16,15 +17,7 @@ from veilmq.core.commands import Command, SendOptions, VisibilityChange
 from veilmq.core.errors import StoreFull
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
-from veilmq.core.receipts import (
-    CountEvents,
-    EventCounts,
-    EventPage,
-    PlanExport,
-    ReadEvents,
-    ReceiptClosed,
-    decode_events,
-)
+from veilmq.core.receipts import CountEvents, EventCounts, EventPage, PlanExport, ReadEvents, ReceiptClosed
 from veilmq.core.settings import SettingValue
 from veilmq.store.cold import Sweep
 from veilmq.store.port import SurveyQueues, execute
@@ -284,6 +277,7 @@ def hosting(
 
 
 LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
+decode_events = msgspec.msgpack.Decoder(list[ReceiptClosed]).decode  # the events of one batch
 
 
 def events_of(host: Host) -> list[ReceiptClosed]:

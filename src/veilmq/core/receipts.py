@@ -259,6 +259,3 @@ class EventCounts(Value, gc=False):
 
 encode_events = msgspec.msgpack.Encoder().encode
 """Encode a list of events, each a ``ReceiptClosed`` or a tuple of its fields with the value of the outcome."""
-
-decode_events = msgspec.msgpack.Decoder(list[ReceiptClosed]).decode
-"""Decode the events of one batch."""

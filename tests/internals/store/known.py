@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tests.store.host import Host, message
+from tests.store.host import Host, decode_events, message
 from veilmq.core import claims, commands
 from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
 from veilmq.core.commands import (
@@ -30,7 +30,7 @@ from veilmq.core.commands import (
 )
 from veilmq.core.errors import VeilmqError
 from veilmq.core.messages import decode_properties
-from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, ReceiptClosed, decode_events
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, ReceiptClosed
 from veilmq.core.topics import (
     Forward,
     ForwardEntry,

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
-from tests.store.host import QUEUE, message
+from tests.store.host import QUEUE, decode_events, message
 from tests.store.postgres_host import (
     RESTLESS,
     ShardsHost,
@@ -23,7 +23,7 @@ from tests.store.test_dead_letters import DEAD, dead_letter
 from veilmq.core import commands
 from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, ShuttingDown, StoreUnavailable
-from veilmq.core.receipts import KEY_BYTES, CountEvents, ForgetEvents, PlanExport, ReadEvents, decode_events
+from veilmq.core.receipts import KEY_BYTES, CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.settings import AccountSettings
 from veilmq.store.port import Finding, StoreError, SurveyQueues, execute
 from veilmq.store.postgres import Shards, databases
