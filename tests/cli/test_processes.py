@@ -256,7 +256,7 @@ def test_the_log_of_a_worker_contains_tracebacks(memory: Memory, tmp_path: Path)
     with started_shop(server, tmp_path) as worker:
         client.send("orders", "a")
         assert worker.stderr is not None
-        while "comes back" not in worker.stderr.readline():
+        while "is retried" not in worker.stderr.readline():
             assert worker.poll() is None
         worker.send_signal(signal.SIGTERM)
         log = worker.stderr.read()
@@ -279,7 +279,7 @@ def test_a_worker_of_a_missing_queue_ends(memory: Memory) -> None:
     with start(memory[0]) as worker:
         _, log = worker.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "does not exist" in log
+    assert "the queue orders cannot be consumed, stopping: The specified queue does not exist" in log
 
 
 EMPTY_SHOP = "from veilmq.consumer import Consumer\napp = Consumer('orders')\n"

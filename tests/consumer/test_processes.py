@@ -178,7 +178,7 @@ def test_a_worker_whose_processes_cannot_start_exits_with_their_code(tmp_path: P
     with working(tmp_path, server, "--processes", "2") as worker:
         assert worker.end() == 1
     assert "could not start, it ended with code 1" in worker.log
-    assert "does not exist" in worker.log
+    assert "the queue work cannot be consumed, stopping: The specified queue does not exist" in worker.log
 
 
 def test_each_process_has_its_own_metrics_port(tmp_path: Path, server: RunningServer, client: HttpQueueClient) -> None:

@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from hashlib import sha256
 from hmac import digest
+from ssl import SSLCertVerificationError
 from time import monotonic, time
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -244,10 +245,7 @@ class Transport:
         wait_s: int = 0,
         call_timeout_s: float | None = None,
     ) -> Reply:
-        """Run an SQS ``action`` (AWS JSON 1.0); raises ``ClientError`` and ``Unreachable``.
-
-        ``wait_s`` and ``call_timeout_s`` are those of ``request``.
-        """
+        """Run an SQS ``action`` (AWS JSON 1.0) by a ``request``; raises ``ClientError`` and ``Unreachable``."""
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
         body = msgspec.json.encode(members)
         reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, call_timeout_s=call_timeout_s)
@@ -377,6 +375,8 @@ def _reason(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, NameResolutionError):
         return "no such host"
+    if isinstance(error, SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name its authority's"
     cause = error.__cause__ or error.__context__
     if cause is not None:
         return _reason(cause)

@@ -143,12 +143,13 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - polling must continue
             if is_final(error):
                 self._stopped = True
+                _log.error("the queue %s cannot be consumed, stopping: %s", self.options.queue, error)
                 self.failed(error)
             elif not self._stopped:  # `stop` may cause errors
                 self._busy = False
                 pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
                 self._failures = min(self._failures + 1, 10)
-                _log.warning("receiving failed, trying again in %.1f s: %s", pause_s, error)
+                _log.warning("receiving from %s failed, trying again in %.1f s: %s", self.options.queue, pause_s, error)
                 if self._pausing is None:
                     self._pausing = loop.create_task(self._wait(pause_s))
         finally:

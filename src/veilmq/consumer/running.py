@@ -196,7 +196,6 @@ class Running:
             self._stopped = True
 
     def _failed(self, error: Exception) -> None:
-        _log.error("the queue cannot be consumed, stopping: %s", error)
         self.failure = error
         self._stop_event.set()
 

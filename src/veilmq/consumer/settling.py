@@ -157,9 +157,8 @@ class Settler:
         """Apply ``ending``; return whether the message has left the queue, so that its group may continue."""
         kind = ending.kind
         if ending.error and (kind is EndingKind.RETRY or ending.trace):
-            becomes = "comes back" if kind is EndingKind.RETRY else f"is {ending.outcome}"
-            words = delivery.attempt, becomes, ending.error, ending.reason
-            delivery.lease.log(logging.WARNING, "message %s, attempt %d, %s: %s: %s", *words, trace=ending.trace)
+            words = delivery.attempt, ending.outcome, ending.error, ending.reason
+            delivery.lease.log(logging.WARNING, "message %s, attempt %d, is %s: %s: %s", *words, trace=ending.trace)
         if kind in (EndingKind.DONE, EndingKind.DROPPED):
             return await self._count_delete(delivery, counted="acked" if kind is EndingKind.DONE else "dropped")
         if kind is EndingKind.REJECT:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -201,12 +202,15 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
     sign = (
         "Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.\n"
     )
+    pages, missing = "the console, health and metrics", ""
+    if find_spec("itsdangerous") is None:  # which only the console needs
+        pages, missing = "health and metrics", " (for the console: pip install 'veilmq[console]')"
     endpoint = bound.metrics_endpoint
     monitoring = "" if endpoint is None else f"  only health and metrics are at {endpoint}\n"
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {bound.engine.location}
-  the console, health and metrics are at {bound.admin_endpoint}
+  {pages} are at {bound.admin_endpoint}{missing}
 {monitoring}{sign if bound.signed else ""}Send a first message from another terminal:
   {program} queue create hello --endpoint {bound.endpoint}
   {program} send hello 'Hello, world' --endpoint {bound.endpoint}
@@ -216,11 +220,7 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
 
 
 def program_as_started(started: str, *, python: str = sys.executable) -> str:
-    """Return the shell command that starts the program whose ``sys.argv[0]`` is ``started``.
-
-    Anything but the installed command (``python -m veilmq``, a program that embeds the server) becomes ``python -m
-    veilmq`` with the running Python.
-    """
+    """Return the shell command for veilmq: that of ``started`` (``sys.argv[0]``) if it is installed, else a module."""
     path = Path(started)
     if path.stem != "veilmq" or not path.is_file() or not os.access(path, os.X_OK):
         return f"{shlex.quote(python)} -m veilmq"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.internals.pipeline.made_counts import key_with, lognormal, receipt_counts, renewed, scaled
 from veilmq.pipeline.cells import BUCKETS, EDGES_S, RATIO, Array, KeyCounts, ReceiptCounts, bucket_of
-from veilmq.pipeline.estimate import Estimate, estimate, estimates
+from veilmq.pipeline.estimate import Estimate, estimate, estimates, share
 from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import FAMILIES, crossings_s, drawn_on, product_limit, remaining, renewal_of, tail_of
 
@@ -21,6 +21,13 @@ P99 = math.exp(0.8 * 2.3263)
 def alone(first: ReceiptCounts) -> Estimate:
     """Return the estimate from these first receipts."""
     return estimate(key_with(first), options=OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0 %"), (4.5e-42, "less than 0.001 %"), (2e-5, "0.002 %"), (0.123, "12 %")]
+)
+def test_a_share_is_a_percentage_in_digits(value: float, text: str) -> None:
+    assert share(value) == text
 
 
 def test_a_quantile_below_the_longest_timeout_is_identifiable() -> None:

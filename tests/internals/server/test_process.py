@@ -28,6 +28,7 @@ from tests.clients import boto
 from tests.proofs.forking import Forked, run
 from tests.server.http_host import PATIENCE_S, dial
 from tests.server.keys import REGION, client, written
+from veilmq.client import ClientError, HttpQueueClient, Unreachable
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
 from veilmq.server.http import Http1Connection
@@ -188,9 +189,17 @@ def test_boto3_over_tls(server: RunningServer, files: Files) -> None:
     assert len(sqs.receive_message(QueueUrl=url)["Messages"][0]["Body"]) == 1_000_000
 
 
-def test_a_client_without_the_authority_is_refused(server: RunningServer) -> None:
+def test_a_client_without_the_authority_is_refused(
+    server: RunningServer, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of veilmq's own client names the variable that adds the authority."""
     with pytest.raises(SSLError):
         client(server).list_queues()
+    with pytest.raises(Unreachable, match=r"certificate is not trusted \(.*\); SSL_CERT_FILE can name"):
+        HttpQueueClient(server.endpoint).list_queues()
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
+    with pytest.raises(ClientError, match="missing Authentication"):
+        HttpQueueClient(server.endpoint).list_queues()
 
 
 def test_plain_http_on_a_tls_port_gets_no_reply(server: RunningServer, files: Files) -> None:
@@ -589,8 +598,17 @@ def test_the_announcement_shows_endpoints_and_first_commands() -> None:
         assert server.endpoint in text
         assert server.admin_endpoint in text
     assert "in memory only" in text
+    assert "the console, health and metrics are at" in text
     assert "veilmq queue create hello" in text
     assert "veilmq send hello" in text
+
+
+def test_a_console_that_is_not_installed_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr("veilmq.server.app.find_spec", lambda _name: None)
+    with RunningServer() as server:
+        announce(server.bound, output)
+        assert f"  health and metrics are at {server.admin_endpoint} (for the console: pip" in output.getvalue()
 
 
 def test_announced_commands_run_the_started_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,8 @@ class Worker(Scheduler):
                 due = 0
             except Exception as error:
                 if not self._stopped:
-                    log.warning("background work was interrupted, and continues later", exc_info=True)
+                    expected = isinstance(error, StoreUnavailable)
+                    log.warning("background work failed, and is tried again: %s", error, exc_info=not expected)
                 due = error
             done(due)
 

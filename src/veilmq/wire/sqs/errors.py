@@ -74,7 +74,6 @@ INTERNAL_FAILURE = _framework("InternalFailure", "InternalFailure", 500, "Receiv
 SERVICE_UNAVAILABLE = _framework("ServiceUnavailableException", "ServiceUnavailable", 503, "Receiver")
 
 CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinstance(value, Code))
-"""All codes of this package."""
 
 
 class SqsError(Exception):
@@ -160,7 +159,10 @@ CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
         "The input receipt handle is invalid. Use the one of the latest receive from this queue.",
     ),
     core.LeaseTooLong: (INVALID_PARAMETER_VALUE, _CORE_TEXT),
-    core.NotADeadLetterQueue: (INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue."),
+    core.NotADeadLetterQueue: (
+        INVALID_PARAMETER_VALUE,
+        "Source queue must be configured as a Dead Letter Queue. No queue names {name} as its dead-letter queue.",
+    ),
     core.MoveTaskRunning: (
         INVALID_PARAMETER_VALUE,
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",

@@ -261,8 +261,8 @@ def test_move_task_continues_on_another_node(nodes: TwoNodes) -> None:
 
 
 @pytest.mark.parametrize("error", [InternalError, StoreUnavailable, OSError, DeadlockDetectedError])
-def test_failed_step_is_repeated(host: PostgresHost, error: type[Exception]) -> None:
-    """After any error; otherwise the node would leave all background work to others."""
+def test_failed_step_is_repeated(host: PostgresHost, error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+    """After any error; otherwise the node would leave all background work to others. The log has unknown ones whole."""
     steps: list[int] = []
     tasks: list[asyncio.Future[None]] = []
 
@@ -281,6 +281,8 @@ def test_failed_step_is_repeated(host: PostgresHost, error: type[Exception]) -> 
 
     host.run(work())
     assert steps == [0, 1]
+    has_traceback = [bool(record.exc_info) for record in caplog.records if "tried again" in record.message]
+    assert has_traceback == {DeadlockDetectedError: [], StoreUnavailable: [False]}.get(error, [True])
 
 
 def test_two_nodes_share_a_move_task_and_its_rate(nodes: TwoNodes) -> None:
