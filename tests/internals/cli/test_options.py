@@ -83,7 +83,8 @@ def test_commands_and_sections_of_the_page_match() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_section_has_the_options_of_its_command(name: str) -> None:
-    named = set(OPTION.findall(sections("cli.md")[f"veilmq {name}"]))
+    settings = sections("settings.md")["All settings"] if name == "serve" else ""
+    named = set(OPTION.findall(sections("cli.md")[f"veilmq {name}"] + settings))
     existing = options(COMMANDS[name])
     assert existing, "each command has an option"
     assert existing - named == set(), "undocumented"
