@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,3 +178,10 @@ def test_the_page_of_a_log_in_memory_explains_that() -> None:
         seen = visitor.get("/console/audit").text
         assert "keeps the last thousand lines in memory" in seen
         assert "No changes." in seen
+
+
+def test_the_page_of_a_log_that_cannot_be_read_shows_why(tmp_path: Path) -> None:
+    with RunningServer(audit_log=tmp_path) as running, Visitor(running) as visitor:
+        seen = visitor.get("/console/audit")
+        assert seen.status == 503
+        assert f"The audit log {tmp_path} cannot be read: Is a directory." in seen.text

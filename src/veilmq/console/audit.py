@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from veilmq.console.api_client import ApiReply, ApiRequest, SendRequest, error_in
+from veilmq.console.api_client import ApiError, ApiReply, ApiRequest, SendRequest, error_in
 from veilmq.console.changes import UNREAD, Change, change_of, fields_of
 from veilmq.wire.exchange import DEFAULT_ACCOUNT, Caller
 
@@ -35,6 +35,7 @@ UNKNOWN = "OutcomeUnknown"
 """The request was cancelled or failed: the change may have been made."""
 
 _OWNER_ONLY = 0o600
+_UNAVAILABLE = "AuditLogUnavailable"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -109,7 +110,7 @@ def _ends_whole(descriptor: int) -> bool:
 
 
 def _tail(path: Path) -> Sequence[AuditEntry]:
-    """Return the complete lines at the end of the file; invalid ones are skipped."""
+    """Return the complete lines at the end of the file; invalid ones are skipped. Raises ``ApiError``."""
     try:
         with path.open("rb") as file:
             start = max(file.seek(0, os.SEEK_END) - READ_BYTES_MAX, 0)
@@ -117,6 +118,8 @@ def _tail(path: Path) -> Sequence[AuditEntry]:
             lines = file.read().split(b"\n")[1 if start else 0 :]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise ApiError(_UNAVAILABLE, f"The audit log {path} cannot be read: {error.strerror}.", 503) from None
     return [entry for line in lines if (entry := _entry(line)) is not None]
 
 
@@ -166,7 +169,7 @@ class Auditing:
         try:
             return await self._audited(entry, lambda: self._send_request(request), _outcome)
         except AuditLogError as error:
-            return ApiReply(503, b"", msgspec.json.encode({"code": "AuditLogUnavailable", "message": str(error)}))
+            return ApiReply(503, b"", msgspec.json.encode({"code": _UNAVAILABLE, "message": str(error)}))
 
     async def operation(
         self, caller: Caller | None, peer: str | None, what: str, work: Callable[[], Awaitable[T]]
