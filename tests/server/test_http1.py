@@ -61,6 +61,16 @@ def test_a_request_may_arrive_in_any_segments(client: Client, size: int) -> None
     assert client.read().body == b"GET /a\nhost=h\n\n"
 
 
+@pytest.mark.parametrize(("sent", "target"), [
+    (b"http://h/a?b=http://c/", b"/a?b=http://c/"), (b"HTTPS://h:80", b"/"), (b"http://h?a", b"/?a"),
+    (b"/a?b=http://c/", b"/a?b=http://c/"), (b"/http://h/a", b"/http://h/a"),
+], ids=range(5))  # fmt: skip
+def test_the_scheme_and_host_of_a_target_are_removed(client: Client, sent: bytes, target: bytes) -> None:
+    """Clients send them to proxies; servers must accept them too (RFC 9112, section 3.2.2)."""
+    client.send(b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % sent)
+    assert client.read().body == b"GET %b\nhost=h\n\n" % target
+
+
 def test_a_chunked_body_is_joined(client: Client) -> None:
     client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n", b"2\r\nde\r\n0\r\nX-Late: 1\r\n\r\n")
     assert client.read().body == b"POST /p\nhost=h\ntransfer-encoding=chunked\n\nabcde"

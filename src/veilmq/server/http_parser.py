@@ -214,7 +214,7 @@ Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request: ``method`` and ``target`` as sent, headers (``fields``) by lower-case name, ``body``.
+    """A request: ``method`` and ``target`` in origin form, headers (``fields``) by lower-case name, ``body``.
 
     Also a head without its body, for admission, and an empty request that carries the refusal of malformed bytes.
 
@@ -295,6 +295,7 @@ Handler = Callable[[Request], Pending | None]
 ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
 """Headers that decide something: two of them would contradict each other."""
 
+_AUTHORITY = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*+/?")
 _HEAD_END = b"\r\n\r\n"
 _CHUNK_FRAME_BYTES_MAX = 20
 """The length of a chunk in hexadecimal digits, and two line ends."""
@@ -457,9 +458,13 @@ class RequestReader:
     def head(self) -> Request:
         """Return the partial request without its body; its reply ends the connection."""
         assert self._headers is not None, "the head is whole"
-        target, headers = b"".join(self._target), self._headers
-        method = self._parser.get_method()
-        return Request(self._connection, method, target, headers, b"", False, CLOSE)
+        return Request(
+            self._connection, self._parser.get_method(), self._origin_form(), self._headers, b"", False, CLOSE
+        )
+
+    def _origin_form(self) -> bytes:
+        """Return the target without the scheme and host that clients of proxies send (RFC 9112, section 3.2.2)."""
+        return _AUTHORITY.sub(b"/", b"".join(self._target))
 
     def admit(self, hold: Hold) -> None:
         """Count the incomplete body in ``hold`` from now on."""
@@ -507,9 +512,8 @@ class RequestReader:
         if refusal is not None:
             self._refuse_once(refusal)
             return
-        keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
-        body = bytes(self._spooled)
-        request = Request(self._connection, parser.get_method(), target, headers, body, keep_alive)
+        keep_alive, target = parser.should_keep_alive(), self._origin_form()
+        request = Request(self._connection, parser.get_method(), target, headers, bytes(self._spooled), keep_alive)
         if keep_alive and parser.get_http_version() == "1.0":
             request.persistence = KEEP
         if self.hold is not None or len(request.body) > self._limits.large_body_bytes:

@@ -67,7 +67,6 @@ Node = Union[str, "Tree"]
 Tree = dict[str, Node]
 """Parameters by the first part of their names."""
 
-_TARGET = re.compile(rb"(?:[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)?([^?#]*)(?:\?([^#]*))?")
 _ACTION = re.compile(rb"(?:^|&)Action=([^&]*)")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _UNREADABLE = "A parameter of the request cannot be read"
@@ -82,10 +81,9 @@ class Form(msgspec.Struct, frozen=True, gc=False):
 
 
 def form_of(target: bytes, body: bytes) -> Form:
-    """Return the form of a request; ``target`` is a path or, from a client of a proxy, a URL."""
-    match = _TARGET.match(target)
-    assert match is not None, "every part of the pattern may be empty"
-    return Form(match[1], match[2] or b"", body)
+    """Return the form of a request."""
+    path, _, query = target.partition(b"#")[0].partition(b"?")
+    return Form(path, query, body)
 
 
 def action_of(form: Form) -> bytes | None:
