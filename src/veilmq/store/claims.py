@@ -23,8 +23,7 @@ from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
 from veilmq.core.commands import Command
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
 from veilmq.core.settings import dead_letter_refusal
-from veilmq.store.queues import NEVER_MS
-from veilmq.store.transaction import QueueRow, Row, Transaction, changes, snapshot
+from veilmq.store.transaction import NEVER_MS, QueueRow, Row, Transaction, changes, snapshot
 
 ACKNOWLEDGED = "acknowledged"  # the state of a claim whose messages are being deleted; commands only see its number
 

@@ -15,8 +15,7 @@ from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, INSPECT_SCANNED_MAX
 from veilmq.core.messages import decode_properties
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import read_log
-from veilmq.store.queues import SEQ_SHIFT
-from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, snapshot
+from veilmq.store.transaction import SEQ_SHIFT, QueueRow, StoredMessage, Transaction, snapshot
 
 
 @snapshot

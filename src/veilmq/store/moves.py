@@ -28,15 +28,15 @@ from veilmq.core.messages import NewMessage, decode_properties, forwarded_messag
 from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
-from veilmq.store.queues import NEVER_MS
 from veilmq.store.transaction import (
+    NEVER_MS,
     QueueRow,
     StoredMessage,
     Transaction,
     VisibleMessage,
     changes,
-    row_to_struct,
     snapshot,
+    to_struct,
 )
 
 _SLICES_PER_S = 10  # of a task with a rate
@@ -78,7 +78,7 @@ async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
         raise errors.MoveTaskRunning(source.name)
     await tx.run("delete_older_moves", source.number, MOVE_TASKS_KEPT)
     tx.schedule(MoveStep)
-    return row_to_struct(row, MoveTask)
+    return to_struct(row, MoveTask)
 
 
 @changes
@@ -87,13 +87,13 @@ async def cancel(tx: Transaction, command: commands.CancelMove) -> MoveTask:
     row = await tx.row("cancel_move", source.number, command.task)
     if row is None:
         raise errors.MoveTaskNotFound
-    return row_to_struct(row, MoveTask)
+    return to_struct(row, MoveTask)
 
 
 @snapshot
 async def list_moves(tx: Transaction, command: commands.ListMoves) -> list[MoveTask]:
     source = await tx.queue(command.source)
-    return [row_to_struct(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
+    return [to_struct(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
 
 
 @changes

@@ -28,8 +28,7 @@ from veilmq.core.errors import StageMissing, StageRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
-from veilmq.store.queues import NEVER_MS, checked
-from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, row_to_struct, snapshot
+from veilmq.store.transaction import NEVER_MS, Lock, QueueRow, Row, Transaction, changes, checked, snapshot, to_struct
 
 PIECE_MESSAGES = 500  # the maximum of a piece, and of a slice
 _PIECE_BYTES = 262_144
@@ -147,7 +146,7 @@ async def abandon(tx: Transaction, command: Abandon) -> None:
 async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
     queue = await tx.queue(command.queue)
     rows = await tx.rows("writers_of", queue.origin, command.count)
-    return [row_to_struct(row, WriterView) for row in rows]
+    return [to_struct(row, WriterView) for row in rows]
 
 
 def _checked(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:

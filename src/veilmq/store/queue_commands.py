@@ -17,7 +17,7 @@ from veilmq.core.settings import AccountSettings, QueueSettings, checked_setting
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
 from veilmq.store.port import Survey, SurveyQueues
-from veilmq.store.transaction import AFTER_ALL_NAMES, QueueRow, Transaction, changes, reads
+from veilmq.store.transaction import AFTER_NAMES, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"  # the kinds of cooldowns: of a purged queue, and of the name of a deleted one
 _COOLDOWNS_PER_SLICE = 1_000
@@ -158,7 +158,7 @@ async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
 async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
     account = f"{command.account}/"
     prefix = account + command.prefix
-    rows = await tx.rows("queue_names", prefix, account + command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
+    rows = await tx.rows("queue_names", prefix, account + command.after, prefix + AFTER_NAMES, command.count + 1)
     names = [name for (name,) in rows[: command.count]]
     found = [await tx.find(name) for name in names] if command.views else []
     return QueuePage(
@@ -177,7 +177,7 @@ async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources)
 
 @reads
 async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
-    rows = await tx.rows("queue_names", "", "", AFTER_ALL_NAMES, command.names_max)
+    rows = await tx.rows("queue_names", "", "", AFTER_NAMES, command.names_max)
     return Survey([name for (name,) in rows], await tx.value("count_queues"))
 
 

@@ -17,8 +17,7 @@ from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_R
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
-from veilmq.store.queues import checked
-from veilmq.store.transaction import AFTER_ALL_NAMES, Lock, QueueRow, Row, Transaction, changes, reads, snapshot
+from veilmq.store.transaction import AFTER_NAMES, Lock, QueueRow, Row, Transaction, changes, checked, reads, snapshot
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -41,7 +40,7 @@ async def _find(tx: Transaction, name: str, *, lock: Lock | None = None) -> tupl
 
 
 async def _subscriptions(tx: Transaction, number: int) -> list[topics.Subscription]:
-    rows = await tx.rows("subscriptions", number, "", "", AFTER_ALL_NAMES, SMQ_SUBSCRIPTIONS_MAX)
+    rows = await tx.rows("subscriptions", number, "", "", AFTER_NAMES, SMQ_SUBSCRIPTIONS_MAX)
     return [_read_subscription(content) for content, *_ in rows]
 
 
@@ -90,7 +89,7 @@ async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.Topic
 async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.TopicPage:
     account = f"{command.account}/"
     prefix = account + command.prefix
-    rows = await tx.rows("topics", prefix, account + command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
+    rows = await tx.rows("topics", prefix, account + command.after, prefix + AFTER_NAMES, command.count + 1)
     page = [await _with_count(tx, *_topic(row)) for row in rows[: command.count]]
     return topics.TopicPage(topics=page, more=len(rows) > command.count)
 
@@ -152,7 +151,7 @@ async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -
 @snapshot
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     (number, _), prefix = await _find(tx, command.topic), command.prefix
-    rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
+    rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + AFTER_NAMES, command.count + 1)
     found = [_subscription_view(row) for row in rows[: command.count]]
     return topics.SubscriptionPage(subscriptions=found, more=len(rows) > command.count)
 

@@ -18,8 +18,8 @@ import msgspec
 
 from veilmq.core import limits
 from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendOptions, SentMessage
-from veilmq.core.errors import QueueNotFound
-from veilmq.core.messages import IdSource, NewMessage
+from veilmq.core.errors import MessageTooLong, QueueNotFound, VeilmqError
+from veilmq.core.messages import IdSource, NewMessage, check_dedup_id, checked_group
 from veilmq.core.receipts import Receipt, ReceiptCodec
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
@@ -59,13 +59,39 @@ Lock = Literal["update", "share", "update skip locked"]
 
 Row = Sequence[Any]  # the columns of a query, in its order
 
-AFTER_ALL_NAMES = chr(0x10FFFF)  # sorts after every name with the same prefix
+NEVER_MS = (1 << 62) - 1
+SEQ_SHIFT = 20  # A seq is the millisecond of sending, shifted by this, plus a number within that millisecond.
+FIFO_PRIORITY = limits.PRIORITY.default  # of all messages of a FIFO queue, so that a group has one order
+
+AFTER_NAMES = chr(0x10FFFF)  # sorts after every name with the same prefix
 
 T = TypeVar("T", bound=msgspec.Struct)
 read_settings = msgspec.json.Decoder(QueueSettings).decode
 
 
-def row_to_struct(row: Row, kind: type[T]) -> T:
+def checked(
+    messages: Sequence[NewMessage], options: SendOptions | None, settings: QueueSettings
+) -> list[NewMessage | VeilmqError]:
+    """Return the messages to store, and errors in place of invalid ones; raise the first if all-or-nothing."""
+    decode = options.decode if options is not None and settings.smq_base64 else None
+    found: list[NewMessage | VeilmqError] = []
+    for new in messages:
+        try:
+            if settings.fifo:
+                checked_group(new, settings)
+                if options is None or not options.dedup_id_optional:
+                    check_dedup_id(new, settings)
+            elif new.size_bytes > settings.message_bytes_max:
+                raise MessageTooLong(settings.message_bytes_max)
+            found.append(new if decode is None else decode(new))
+        except VeilmqError as error:
+            if options is not None and options.all_or_nothing:
+                raise
+            found.append(error)
+    return found
+
+
+def to_struct(row: Row, kind: type[T]) -> T:
     """Return a struct of ``kind`` from a row that has its fields in order."""
     return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind)
 

@@ -15,7 +15,7 @@ from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, Node, keys_of
 from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms
-from veilmq.store.queues import checked
+from veilmq.store.transaction import checked
 
 _COUNTERS = 1 << COUNTER_BITS
 NO_DELAY_MS = -1

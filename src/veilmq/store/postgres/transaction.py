@@ -34,8 +34,7 @@ from veilmq.store.postgres.node import GROUPED, Node
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
 from veilmq.store.queue_commands import delete_cooldowns
-from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
+from veilmq.store.transaction import FIFO_PRIORITY, Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.fifo_variant(CLAIMS["read"])

@@ -32,9 +32,9 @@ from veilmq.core.commands import Command, Done
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
 from veilmq.store.clock import stopwatch_s
-from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, standard
 from veilmq.store.sqlite.database import disk_is_full
+from veilmq.store.sqlite.queues import Queue
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import advance_time, dead_letter_sink, settle
 from veilmq.store.sqlite.standard import DEFERRED, SEQ_END, ReceiveRequest, Results, Sends, split_receives

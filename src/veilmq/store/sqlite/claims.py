@@ -17,14 +17,15 @@ from veilmq.core.errors import CursorInvalid
 from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
 from veilmq.store import claims
 from veilmq.store.claims import BindRequest, BindResult, BoundClaim, ClaimTransaction
-from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
+from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, GROUP, LANE, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
 from veilmq.store.sqlite.settling import add_messages, advance_time, dead_letter, dead_letter_sink, update_groups
 from veilmq.store.sqlite.standard import GENERATION_BITS
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT
 
 # The effort of operations; 1 is the deletion of a row.
 _RUN_EFFORT = 4

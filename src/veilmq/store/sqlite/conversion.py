@@ -24,7 +24,6 @@ from veilmq.core.messages import decode_properties, group_hash
 from veilmq.store.copying import CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.copying import FolderTarget, receives_of, slices
 from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock, sync
 from veilmq.store.sqlite.fair import GROUPED
@@ -32,7 +31,7 @@ from veilmq.store.sqlite.fifo import AttemptedMessage, store_attempt
 from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.standard import to_runs
 from veilmq.store.sqlite.transaction import run_to_end
-from veilmq.store.transaction import read_settings
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, read_settings
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
 OLD = load("veilmq.store.sqlite", "conversion.sql")

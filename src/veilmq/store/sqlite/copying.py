@@ -25,12 +25,12 @@ from veilmq.store import copying
 from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.port import Finding, Report
-from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import database, fifo
 from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError, FolderLock
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import ENTRY, Row, Session
 from veilmq.store.sqlite.standard import to_runs
+from veilmq.store.transaction import SEQ_SHIFT
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 _PAGES_PER_STEP = 1_000

@@ -23,8 +23,9 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Outcome, Receipt, ReceiptClosed, encode_events
 from veilmq.store import events
 from veilmq.store.events import EXPIRED_KEPT_MAX, LOG_CLOSED, Event, Logged, log_is_open, read_log, routing_key
-from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
+from veilmq.store.sqlite.queues import Queue
+from veilmq.store.transaction import SEQ_SHIFT
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import Fairness, Lease, group_hash
-from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
+from veilmq.store.sqlite.queues import Queue
 from veilmq.store.sqlite.session import GROUP, LANE, SEQ, VISIBLE_AT, Row, Session
 
 GROUPED = PRIORITY.maximum  # added to the priority to get the lane of grouped messages

@@ -23,9 +23,9 @@ from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
 from veilmq.core.messages import check_fifo_messages, checked_group, dedup_id_of, deduplication_key, routing_key_of
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
+from veilmq.store.sqlite.queues import Queue
 from veilmq.store.sqlite.session import BODY, EPOCH, GROUP, PROPERTIES, SEQ, VISIBLE_AT, Deduplication, Row, Session
 from veilmq.store.sqlite.standard import (
     DEFERRED,
@@ -36,7 +36,7 @@ from veilmq.store.sqlite.standard import (
     Results,
     Sends,
 )
-from veilmq.store.transaction import InternalSendOptions
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, checked
 
 SKIPPED_MAX = 100
 

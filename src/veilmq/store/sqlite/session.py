@@ -20,9 +20,10 @@ from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import IdSource, group_hash
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptCodec
 from veilmq.store.cold import Scheduler
-from veilmq.store.queues import SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
+from veilmq.store.sqlite.queues import SEQ_MAX, Queue
+from veilmq.store.transaction import SEQ_SHIFT
 
 _NUMBERS_MAX = 16_384
 _FIRST_NUMBER: tuple[int, int] = (0, 0)

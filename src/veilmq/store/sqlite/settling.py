@@ -23,10 +23,10 @@ from veilmq.core.messages import dead_letter_properties
 from veilmq.core.receipts import Receipt, changed_deadline_ms, receipt_acts, receipt_state
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
-from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
+from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import (
     EPOCH,
     FIRST_RECEIVED_AT,
@@ -42,6 +42,7 @@ from veilmq.store.sqlite.session import (
     Session,
 )
 from veilmq.store.sqlite.standard import DeadLetterSink, Results, ends_after, remove_runs, to_runs
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT
 
 _DELETED_AT_ONCE = 1_000
 

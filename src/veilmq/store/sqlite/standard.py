@@ -24,12 +24,12 @@ from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY, SECOND_MS
 from veilmq.core.messages import routing_key_of
-from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.event_log import KIND
+from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, PROPERTIES, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
-from veilmq.store.transaction import InternalSendOptions
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, checked
 
 GENERATION_BITS = 32
 EXPIRED_SKIPPED_MAX = 1_000  # the most expired messages (of a FIFO queue: groups) that one receive skips

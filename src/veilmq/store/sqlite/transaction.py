@@ -23,14 +23,14 @@ from veilmq.core.settings import QueueSettings
 from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queue_commands import delete_cooldowns
-from veilmq.store.queues import NEVER_MS, SEQ_MAX, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaims
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.event_log import KIND
+from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, ID, PROPERTIES, RECEIVE_COUNT, SEQ, SOURCE, Session
 from veilmq.store.sqlite.settling import advance_time
-from veilmq.store.transaction import InternalSendOptions, Lock, Row, StoredMessage, VisibleMessage
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, Lock, Row, StoredMessage, VisibleMessage
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200

@@ -31,7 +31,7 @@ from veilmq.store.postgres.wakeups import (
     Watches,
     decode_notification,
 )
-from veilmq.store.queues import NEVER_MS
+from veilmq.store.transaction import NEVER_MS
 from veilmq.testing import VirtualClock
 
 for_each_kind = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])

@@ -9,42 +9,15 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
-from veilmq.core.commands import SendOptions, Wake
-from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
-from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.messages import Fairness, NewMessage, check_dedup_id, checked_group
-from veilmq.core.settings import QueueSettings, RoutingTable, read_table
+from veilmq.core.commands import Wake
+from veilmq.core.errors import ReceivesThrottled
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.messages import Fairness
+from veilmq.core.settings import RoutingTable, read_table
 from veilmq.store.events import Logged, is_logged
-from veilmq.store.transaction import Options, read_settings
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, Options, read_settings
 
-NEVER_MS = (1 << 62) - 1
-
-SEQ_SHIFT = 20  # A seq is the millisecond of sending, shifted by this, plus a number within that millisecond.
 SEQ_MAX = (1 << 63) - 1
-
-FIFO_PRIORITY = PRIORITY.default  # all messages of a FIFO queue have the same priority, so that a group has one order
-
-
-def checked(
-    messages: Sequence[NewMessage], options: SendOptions | None, settings: QueueSettings
-) -> list[NewMessage | VeilmqError]:
-    """Return the messages to store, and errors in place of invalid ones; raise the first if all-or-nothing."""
-    decode = options.decode if options is not None and settings.smq_base64 else None
-    found: list[NewMessage | VeilmqError] = []
-    for new in messages:
-        try:
-            if settings.fifo:
-                checked_group(new, settings)
-                if options is None or not options.dedup_id_optional:
-                    check_dedup_id(new, settings)
-            elif new.size_bytes > settings.message_bytes_max:
-                raise MessageTooLong(settings.message_bytes_max)
-            found.append(new if decode is None else decode(new))
-        except VeilmqError as error:
-            if options is not None and options.all_or_nothing:
-                raise
-            found.append(error)
-    return found
 
 
 class Throttle:
