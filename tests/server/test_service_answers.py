@@ -245,7 +245,7 @@ ROWS: dict[str, Row] = {
         "Value for parameter TaskHandle is invalid."),
     "task of a queue that is no dead-letter queue": Row(lambda sqs: sqs.request("StartMessageMoveTask",
         SourceArn=sqs.attributes(sqs.queue())["QueueArn"]), INVALID,
-        "Source queue must be configured as a Dead Letter Queue. No queue names "),
+        "Source queue must be configured as a Dead Letter Queue."),
     "empty batch": Row(_on("SendMessageBatch", Entries=[]), "AWS.SimpleQueueService.EmptyBatchRequest",
         "There should be at least one SendMessageBatchRequestEntry in the request."),
     "batch of too many": Row(_on("DeleteMessageBatch", Entries=[{"Id": str(n),
