@@ -1,4 +1,4 @@
-"""veilmq: a message queue whose received messages become invisible, not gone.
+"""veilmq: a message queue server that speaks Amazon SQS and Alibaba Cloud SMQ.
 
 The parts and the one way in which they import each other are in ARCHITECTURE.md; `core` holds the rules
 and is the place to start reading.

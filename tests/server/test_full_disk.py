@@ -155,6 +155,7 @@ def test_a_full_disk_loses_no_acknowledged_messages(disk: tuple[ServedFolder, Pa
         fill_and_recover(served, call, folder, size_bytes)
     assert served.pid == pid
     assert get(served, "/health/live")[0] == 200
+    assert "full: sends are refused until there is room" in served.log.read_text(encoding="utf-8")
 
 
 def fill_and_recover(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:

@@ -80,7 +80,7 @@ def build(running: str = "") -> App:
     """
     app = App(
         name="veilmq",
-        help="A message queue whose received messages become invisible, not gone.",
+        help="A message queue server that speaks Amazon SQS and Alibaba Cloud SMQ.",
         help_format="plaintext",
         version=lambda: f"veilmq {veilmq.__version__}",
         suppress_keyboard_interrupt=False,

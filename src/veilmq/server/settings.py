@@ -263,7 +263,7 @@ class ServerSettings:
         _PORT,
         "Port that serves only health and metrics, always over plain HTTP; 0 picks a free one.",
     )
-    data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; created if it does not exist.")
+    data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; serve creates it.")
     store: str | None = _setting(None, STORES, "PostgreSQL database that keeps the queues, instead of data.")
     store_connections: int = _number(
         8, 1, 1_000, "Connections that this server keeps to its database, besides a few for background work."

@@ -364,6 +364,7 @@ class Database:
         was_low = self.low_disk_space
         self.low_disk_space = (self.in_batch and was_low) or self._read_space()
         if self.low_disk_space and not was_low:  # truncates the log; does not wait for readers
+            log.warning("the disk is nearly full: sends are refused until there is room")
             self._connection.set_busy_timeout(0)
             try:
                 self._checkpoint("TRUNCATE")
