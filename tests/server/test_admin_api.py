@@ -168,6 +168,16 @@ def test_policies_and_the_audit_log_use_the_account_of_the_key(server: RunningSe
     ]
 
 
+def test_a_form_cannot_name_another_action_than_the_path(server: RunningServer, audit_log: Path) -> None:
+    """It would be made without a line in the audit log; curl calls every body a form."""
+    url = Api(server, KEY).post("/api/sqs/CreateQueue", {"QueueName": "formed"})["QueueUrl"]
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": basic(*KEY)}
+    body, listing = f"Action=DeleteQueue&QueueUrl={url}", f"{server.admin_endpoint}/api/sqs/ListQueues"
+    assert "__type" in urllib3.request("POST", listing, body=body, headers=form).json()
+    assert url in urllib3.request("POST", listing, body="{}", headers=form).json()["QueueUrls"]
+    assert changes(audit_log, "DeleteQueue") == []
+
+
 def test_a_session_of_the_console_needs_its_csrf_token_for_changes(server: RunningServer) -> None:
     api = Api(server)
     with Visitor(server, key="AKIDOWNER") as visitor:

@@ -35,6 +35,7 @@ from veilmq.server.permissions import PolicyDecisions
 from veilmq.server.settings import ServerSettings
 from veilmq.store.port import Store
 from veilmq.wire.exchange import Caller
+from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.v1.routes import openapi_document
 
 TOKEN_HEADER = "x-csrf-token"
@@ -225,7 +226,9 @@ class AdminApi:
         forwarded = ApiRequest(request.method.encode(), b"/", headers, b"", caller, peer)
         action = _SQS.fullmatch(path)
         if action is not None:
-            return forwarded._replace(headers=headers | {b"x-amz-target": b"AmazonSQS." + action[1]})
+            # not a form, which could name another action than the path, for which the audit log has a line
+            headers |= {b"x-amz-target": b"AmazonSQS." + action[1], b"content-type": CONTENT_TYPE}
+            return forwarded
         query: bytes = request.scope["query_string"]
         whole = path + b"/-" if _NOUN.fullmatch(path) else path
         return forwarded._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
@@ -274,8 +277,7 @@ class InProcessClient:
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)
         no_connection: Any = None  # _InProcessRequest overrides all methods that use the connection
-        method, target, body = forwarded.method, forwarded.target, forwarded.body
-        request = _InProcessRequest(no_connection, method, target, headers, body, True)
+        request = _InProcessRequest(no_connection, forwarded.method, forwarded.target, headers, forwarded.body, True)
         request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
         request.future = asyncio.get_running_loop().create_future()
         self._in_progress.add(request)

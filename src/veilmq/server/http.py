@@ -321,9 +321,8 @@ class Http1Connection(asyncio.Protocol):
             request.is_pipelined = True
             self._not_handled.append(request)
             self._update_flow()
-        else:
-            if (pending := self._handler(request)) is not None:
-                request.pending = pending
+        elif (pending := self._handler(request)) is not None:
+            request.pending = pending
 
     def _refuse_partial(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> None:
         self._stop_reading()
