@@ -47,6 +47,13 @@ class OneClock(SteppedClock):
         super().set(at_s)
 
 
+class TimedConsumer(Consumer):
+    """A consumer whose renewer sleeps only when it has replies, so that the clock waits for them."""
+
+    def make(self, **options: Any) -> Running:
+        return super().make(renewals_at_once=1, **options)
+
+
 class TimedBench(Workbench):
     """A workbench whose consumer and server share a clock, made by ``timed_bench``."""
 
@@ -57,7 +64,7 @@ class TimedBench(Workbench):
     def consumer(self, queue: str, *, grace: str = "1s", **settings: SettingValue) -> Consumer:
         """Return a consumer of ``queue``, which is created with these settings if it is missing."""
         self.queue(queue, **settings)
-        return Consumer(queue, endpoint=self.server.endpoint, grace=grace, clock=self.clock)
+        return TimedConsumer(queue, endpoint=self.server.endpoint, grace=grace, clock=self.clock)
 
     def queue(self, name: str, **settings: SettingValue) -> RunningQueue:
         return self.server.queue(name, **settings)

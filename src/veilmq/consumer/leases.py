@@ -448,7 +448,7 @@ class LeaseTable:
 
     def _prepare(self, lease: Lease, now_s: float) -> RenewalRequest | None:
         self._check_deadline(lease, now_s)
-        if not lease.is_renewable:
+        if lease.in_flight or not lease.is_renewable:  # in flight: a fence has renewed it since it was due
             return None
         subscription = lease.subscription
         lease.measured = subscription.measure(now_s)
@@ -549,11 +549,19 @@ CALL_TIMEOUT_S_LAST = 2.0
 CALL_TIMEOUT_S_MIN = 0.5
 
 
+@contextmanager
+def _logged() -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - every lease depends on the renewer's threads
+        _log.exception("a renewal failed; renewing continues")
+
+
 class Renewer:
     """Renews the due leases of a ``LeaseTable``: ``run_due`` once, ``start`` continuously in a thread.
 
-    It sleeps until the next lease is due, and sends due leases in batches with a timeout for each entry. The timeout of
-    each call fits the slowest recent calls and ends before the first lease of the batch, so that a dead connection
+    It sleeps until the next lease is due, and sends due leases in batches with a timeout for each entry. A call without
+    a reply does not delay the others. The timeout of each call fits the slowest recent calls and ends before the first lease of the batch, so that a dead connection
     costs a try and not the lease.
     """
 
@@ -584,23 +592,21 @@ class Renewer:
             self._calls.shutdown()
 
     def run_due(self) -> None:
-        """Renew the due leases and update those that have ended. Returns when each call has a reply or timed out."""
-        batches = self._table.due()
-        if self._calls is None or len(batches) < 2:
-            for batch in batches:
+        """Renew the due leases and update those that have ended. Waits for replies only if ``calls_max`` is 1."""
+        for batch in self._table.due():
+            if self._calls is None:
                 self._renew(batch)
-        else:
-            list(self._calls.map(self._renew, batches))
+            else:
+                self._calls.submit(self._renew, batch)
 
     def _run(self) -> None:
         while not self._stopping:
             self._table.alarm.wait_until(self._table.next_due_s())
-            try:
+            with _logged():
                 if not self._stopping:
                     self.run_due()
-            except Exception:  # noqa: BLE001 - every lease depends on this thread
-                _log.exception("a renewal failed; renewing continues")
 
+    @_logged()
     def _renew(self, batch: Sequence[Lease]) -> None:
         requests = self._table.prepare(batch)
         if not requests:

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import EVERYTHING
-from tests.consumer.simulation import BUSY, GONE, Play, TimedBench, message, timed_bench
+from tests.consumer.simulation import BUSY, GONE, Play, TimedBench, TimedConsumer, message, timed_bench
 from tests.consumer.workbench import WAIT, until
 from tests.server.keys import REGION, SECRETS, written
 from veilmq.client import HttpQueueClient, NewMessage, SigningKey
 from veilmq.client.messages import ClientError, Hidden, Unreachable
-from veilmq.consumer import Consumer, Context, LeaseLost, Running
+from veilmq.consumer import Context, LeaseLost, Running
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Renewer, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
 from veilmq.core.commands import VisibilityChange
@@ -403,7 +403,7 @@ class Work:
         self.handled: Counter[str] = Counter()
         self.cancelled: list[str] = []
         self.end = asyncio.Event()
-        self.app = Consumer(QUEUE, endpoint=bench.server.endpoint, client=client, grace="1s", clock=bench.clock)
+        self.app = TimedConsumer(QUEUE, endpoint=bench.server.endpoint, client=client, grace="1s", clock=bench.clock)
         self.app.handler(wait=WAIT, concurrency=len(bodies), prefetch=0, lease=lease)(self.work)
         self.contexts: list[Context] = []
         bench.client.send_batch(QUEUE, [NewMessage(body=body) for body in bodies])

@@ -369,7 +369,7 @@ class TestThread:
     def test_a_new_lease_wakes_the_sleeping_renewer(self) -> None:
         clock = SteppedClock()
         queue, table = ScriptedQueue(clock), LeaseTable(clock)
-        renewer = Renewer(table, queue.change_visibility_batch, calls_max=2)
+        renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
         subscription = Subscription(table, "orders", Fixed(30, 20))
         renewer.start()
         clock.settle()
@@ -379,6 +379,36 @@ class TestThread:
         renewer.stop()
         assert sorted(round(call.at_s) for call in queue.calls) == [20, 20, 40, 40, 60, 60]
         assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
+
+    def test_a_call_without_a_reply_does_not_delay_those_of_other_leases(self) -> None:
+        clock, replied, sent = SteppedClock(), threading.Event(), {"a": threading.Event(), "b": threading.Event()}
+
+        def change(queue: str, changes: Sequence[object], **_: object) -> list[None]:
+            sent[queue].set()
+            assert queue == "b" or replied.wait(30)
+            return [None] * len(changes)
+
+        table = LeaseTable(clock)
+        renewer = Renewer(table, change)
+        renewer.start()
+        for queue, every_s in (("a", 20), ("b", 21)):
+            subscription = Subscription(table, queue, Fixed(30, every_s))
+            table.take(subscription, [message(queue)], requested_at_s=0, answered_at_s=0, timeout_s=30)
+        clock.set(20)
+        assert sent["a"].wait(5)
+        clock.set(21)
+        in_time = sent["b"].wait(5)
+        replied.set()
+        renewer.stop()
+        assert in_time
+
+    def test_a_lease_that_a_fence_renews_while_its_call_waits_for_a_thread_is_sent_once(self) -> None:
+        play, lease = held()
+        play.clock.set(20)
+        (batch,) = play.table.due()
+        play.table.confirm(lease)
+        (again,) = play.table.due()
+        assert [len(play.table.prepare(each)) for each in (again, batch)] == [1, 0]
 
     def test_errors_of_watchers_and_metrics_are_logged_and_do_not_end_it(
         self, caplog: pytest.LogCaptureFixture
