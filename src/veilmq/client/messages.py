@@ -28,20 +28,26 @@ class ClientError(Exception):
     """
 
     def __init__(self, code: str, message: str, status: int, *, fields: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
+        super().__init__(code, message, status)
         self.code = code
         self.message = message
         self.status = status
         self.fields = fields or {}
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Unreachable(Exception):
     """No usable reply from ``endpoint``, for a ``reason`` like "connection refused"; the request may have effect."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
-        super().__init__(f"No answer from {endpoint}: {reason}.")
+        super().__init__(endpoint, reason)
         self.endpoint = endpoint
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"No answer from {self.endpoint}: {self.reason}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,12 @@ class RetryLater(Outcome):
 
     def __init__(self, after: Span | None = None, reason: str = "") -> None:
         """``after`` defaults to the handler's backoff. Raises ``ValueError`` if it is malformed."""
-        super().__init__(reason or "The handler requested a later retry.")
+        super().__init__(after, reason)
         self.after_s = None if after is None else min(span_s(after), float(LEASE_S_MAX))
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "The handler requested a later retry."
 
 
 class Reject(Outcome):
@@ -63,8 +67,11 @@ class Failed(Exception):
     """Replaces an exception that cannot be raised here: from another process, or ``SystemExit``."""
 
     def __init__(self, ending: "Ending") -> None:
-        super().__init__(ending.reason)
+        super().__init__(ending)
         self.ending = ending
+
+    def __str__(self) -> str:
+        return self.ending.reason
 
 
 class Cause(Enum):

@@ -78,8 +78,11 @@ class LeaseLost(Exception):
     """Another consumer may have the message: cause no side effect that must not happen twice."""
 
     def __init__(self, state: LeaseState) -> None:
-        super().__init__(f"The lease is {state.value}; stop: another consumer may have the message.")
+        super().__init__(state)
         self.state = state
+
+    def __str__(self) -> str:
+        return f"The lease is {self.state.value}; stop: another consumer may have the message."
 
 
 class Watcher:
@@ -561,8 +564,8 @@ class Renewer:
     """Renews the due leases of a ``LeaseTable``: ``run_due`` once, ``start`` continuously in a thread.
 
     It sleeps until the next lease is due, and sends due leases in batches with a timeout for each entry. A call without
-    a reply does not delay the others. The timeout of each call fits the slowest recent calls and ends before the first lease of the batch, so that a dead connection
-    costs a try and not the lease.
+    a reply does not delay the others. The timeout of each call fits the slowest recent calls and ends before the first
+    lease of the batch, so that a dead connection costs a try and not the lease.
     """
 
     def __init__(
