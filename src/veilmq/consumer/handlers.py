@@ -63,8 +63,9 @@ class Hooks:
 
 # Payloads
 #
-# ``str`` (or no annotation) is the body, ``bytes`` its UTF-8, ``ReceivedMessage`` the whole message. Pydantic models
-# parse the body; for all other types (dataclasses, msgspec structs, typed dicts, lists …) msgspec decodes JSON.
+# ``str`` (or no annotation) is the body, ``bytes`` its UTF-8, ``ReceivedMessage`` the whole message. A subclass of
+# ``str`` is made from the body. Pydantic's classes parse the body; for all other types (dataclasses, msgspec structs,
+# typed dicts, lists …) msgspec decodes JSON.
 
 Decode = Callable[[ReceivedMessage], Any]
 
@@ -74,19 +75,39 @@ def decoder(annotation: Any) -> Decode:
 
     Raises ``TypeError`` for types that JSON cannot represent.
     """
-    if annotation in _PLAIN:
-        return _PLAIN[annotation]
-    model = getattr(annotation, "model_validate_json", None)
-    is_model = inspect.isclass(annotation) and model is not None
-    read: Any = model if is_model else msgspec.json.Decoder(annotation).decode
+    kind = _underlying(annotation)
+    if kind in _PLAIN and (kind is annotation or kind is not str):
+        return _PLAIN[kind]
+    if inspect.isclass(kind) and issubclass(kind, str):
+        read: Any = partial(msgspec.convert, type=annotation) if kind is str else kind
+    elif hasattr(kind, "__pydantic_validator__"):
+        read = lambda body: kind.__pydantic_validator__.validate_json(body)  # noqa: E731, PLW0108 - it may not be built yet
+    else:
+        msgspec.json.schema(annotation, schema_hook=_any_json)
+        read = msgspec.json.Decoder(annotation).decode
 
     def decode(message: ReceivedMessage) -> Any:
         try:
             return read(message.body)
-        except (ValueError, TypeError) as error:  # both libraries' errors are ValueErrors
+        except (ValueError, TypeError, RecursionError) as error:  # both libraries' errors are ValueErrors
             raise Undecodable(f"The body does not match the handler's type: {error}") from error
 
     return decode
+
+
+def _underlying(annotation: Any) -> Any:
+    """Return the type behind aliases, ``NewType`` and ``Annotated``."""
+    for name in ("__value__", "__supertype__", "__origin__" if hasattr(annotation, "__metadata__") else ""):
+        if (inner := getattr(annotation, name, None)) is not None:
+            return _underlying(inner)
+    return annotation
+
+
+def _any_json(kind: Any) -> dict[str, Any]:
+    """Return a schema for a class that msgspec does not know. Raises ``TypeError`` if no value of JSON is of it."""
+    if not isinstance({}, found := get_origin(kind) or kind) and not isinstance([], found):
+        raise TypeError(f"a body cannot be decoded to {kind!r}; a model of pydantic must be the whole payload")
+    return {"type": "object"}
 
 
 _PLAIN: dict[Any, Decode] = {
@@ -101,7 +122,7 @@ _PLAIN: dict[Any, Decode] = {
 def body_of(payload: Any) -> str:
     """Encode ``payload`` as handlers decode it. Raises ``TypeError`` if JSON cannot represent it."""
     if isinstance(payload, str):
-        return payload
+        return str.__str__(payload)  # of a subclass, too
     if isinstance(payload, bytes):
         return payload.decode()
     dump = getattr(payload, "model_dump_json", None)  # pydantic's
@@ -289,7 +310,8 @@ def make_handler(
         wanted = "a batch" if batching else "the payload, and the Context if it wants one"
         more = "and beside that, or with a default, only what start-up functions return, by its type"
         raise TypeError(f"handler {function.__qualname__} must take {wanted}; {more}")
-    payload, hints[payload_at] = hints[payload_at], PAYLOAD
+    with_metadata = get_type_hints(function, include_extras=True)
+    payload, hints[payload_at] = with_metadata.get([*types][payload_at], hints[payload_at]), PAYLOAD
     if batching is not None:  # Batch[T] -> T
         payload = get_args(payload)[0] if get_origin(payload) is Batch else inspect.Parameter.empty
     options = _options(function, batching, given)

@@ -3,18 +3,23 @@
 import asyncio
 import inspect
 import math
+import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NewType
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 
 from tests.consumer.simulation import message
-from veilmq.client import ReceivedMessage
+from veilmq.client import ClientError, ReceivedMessage, Unreachable
 from veilmq.consumer import Backoff, Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
-from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, EndingKind, Undecodable, ending_of
-from veilmq.consumer.handlers import decoder
+from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, Ending, EndingKind, Failed, Undecodable, ending_of
+from veilmq.consumer.handlers import body_of, decoder, make_handler
 from veilmq.core.limits import LEASE_S_MAX
 
 
@@ -32,6 +37,27 @@ class Model(pydantic.BaseModel):
     number: int
 
 
+@pydantic.dataclasses.dataclass
+class ModelDataclass:
+    number: Annotated[int, pydantic.Field(lt=5)]
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Name(str):
+    __slots__ = ()
+
+
+OrderId = NewType("OrderId", str)
+Few = Annotated[int, msgspec.Meta(lt=5)]
+Short = Annotated[str, msgspec.Meta(max_length=3)]
+
+
+def few(lines: list[Few]) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("annotation", "body", "payload"),
     [
@@ -44,8 +70,15 @@ class Model(pydantic.BaseModel):
         (Order, '{"number": 1, "lines": ["a"]}', Order(1, ["a"])),
         (Struct, '{"number": 1}', Struct(1)),
         (Model, '{"number": 1}', Model(number=1)),
+        (ModelDataclass, '{"number": 1}', ModelDataclass(1)),
+        (Colour, "red", Colour.RED),
+        (Name, "é", Name("é")),
+        (OrderId, "é", "é"),
+        (Short, "abc", "abc"),
+        (Few, "4", 4),
+        (Sequence[object], "[1]", [1]),
     ],
-    ids=["text", "bytes", "nothing", "any", "number", "dict", "dataclass", "msgspec", "pydantic"],
+    ids=str,
 )
 def test_a_body_is_decoded_by_the_annotation(annotation: object, body: str, payload: object) -> None:
     assert decoder(annotation)(message(body=body)) == payload
@@ -56,16 +89,59 @@ def test_a_received_message_is_passed_unchanged() -> None:
     assert decoder(ReceivedMessage)(given) is given
 
 
-@pytest.mark.parametrize("annotation", [int, Order, Struct, Model], ids=lambda annotation: annotation.__name__)
-@pytest.mark.parametrize("body", ["", "no", '{"number": "one"}'], ids=["empty", "no-json", "another"])
+@pytest.mark.parametrize("annotation", [int, Order, Struct, Model, ModelDataclass, Colour, Few], ids=str)
+@pytest.mark.parametrize(
+    "body", ["", "not this", '{"number": "one"}', "[" * 9_999], ids=["empty", "no-json", "another", "deep"]
+)
 def test_a_body_of_another_type_is_undecodable(annotation: object, body: str) -> None:
     with pytest.raises(Undecodable, match="not match the handler's type"):
         decoder(annotation)(message(body=body))
 
 
-def test_a_type_that_json_cannot_represent_is_refused() -> None:
+@pytest.mark.parametrize(("annotation", "body"), [(Short, "abcd"), (Few, "5"), (ModelDataclass, '{"number": 5}')])
+def test_a_body_that_breaks_a_constraint_is_undecodable(annotation: object, body: str) -> None:
+    with pytest.raises(Undecodable):
+        decoder(annotation)(message(body=body))
+
+
+def test_constraints_inside_the_annotation_of_a_payload_hold() -> None:
+    handler = make_handler(few, queue="orders")
+    assert handler.decode(message(body="[4]")) == [4]
+    with pytest.raises(Undecodable):
+        handler.decode(message(body="[5]"))
+
+
+@pytest.mark.parametrize(
+    "annotation", [dict[bytes, list[object]] | dict[str, int], Path, list[Model], Model | None], ids=str
+)
+def test_a_type_that_json_cannot_represent_is_refused(annotation: object) -> None:
     with pytest.raises(TypeError):
-        decoder(dict[bytes, list[object]] | dict[str, int])
+        decoder(annotation)
+
+
+@pytest.mark.parametrize("payload", [Colour.RED, Name("red"), b"red"], ids=repr)
+def test_text_of_any_type_is_sent_as_it_is(payload: object) -> None:
+    assert type(body_of(payload)) is str
+    assert body_of(payload) == "red"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError("EpochFenced", "Another epoch is current.", 409, fields={"current": 2}),
+        Unreachable("http://127.0.0.1:1", "connection refused"),
+        LeaseLost(LeaseState.LOST),
+        Failed(Ending(kind=EndingKind.RETRY, reason="It failed.")),
+        RetryLater("2m"),
+        RetryLater("2m", "Later."),
+        Reject("no"),
+    ],
+    ids=repr,
+)
+def test_an_error_can_be_sent_to_another_process(error: Exception) -> None:
+    """Otherwise it breaks the pool of processes in which it is raised."""
+    received = pickle.loads(pickle.dumps(error))
+    assert (type(received), str(received), vars(received)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize(
