@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -354,6 +355,17 @@ def test_a_server_that_never_replies_is_unreachable(monkeypatch: pytest.MonkeyPa
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="no answer in time"):
             client.list_queues()
+
+
+def test_many_threads_share_a_client_without_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client, ThreadPoolExecutor(30) as threads:
+        server.queue("orders")
+        for _ in range(2):
+            polls = [threads.submit(client.receive, "orders", wait_s=1) for _ in range(30)]
+            server.wait_until(lambda: server.parked == 30)
+            server.advance(seconds=1)
+            assert [poll.result() for poll in polls] == [[]] * 30
+    assert caplog.messages == []
 
 
 def test_a_call_with_a_timeout_is_tried_once() -> None:
