@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -35,9 +36,10 @@ from veilmq.consumer.handlers import (
     make_handler,
 )
 from veilmq.consumer.metrics import exported, is_installed, served
+from veilmq.consumer.pools import POOL_PROCESS
 from veilmq.consumer.processes import SIGNALLED, process_number
 from veilmq.consumer.runner import CANCEL_S
-from veilmq.consumer.running import Running
+from veilmq.consumer.running import Running, refuse_loop
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics
 from veilmq.consumer.test_client import TestClient
 from veilmq.core.messages import Attribute
@@ -232,6 +234,7 @@ class Consumer(Lifespan):
 
         A second signal cancels the handlers, a third ends the process.
         """
+        refuse_loop("async with app.running()")
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(self._run())
@@ -300,6 +303,10 @@ class Consumer(Lifespan):
         ``connect`` returns clients; one of them serves ``send`` until the stop. ``options`` are arguments of
         ``Running``.
         """
+        if multiprocessing.current_process().name.startswith(POOL_PROCESS):
+            raise RuntimeError(
+                "the process pool imports this module: start the consumer under if __name__ == '__main__'"
+            )
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
         if self.opentelemetry:

@@ -200,6 +200,15 @@ class Running:
         self._stop_event.set()
 
 
+def refuse_loop(instead: str) -> None:
+    """Raise ``RuntimeError`` if an event loop runs in this thread, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"an event loop is running in this thread; use {instead}")
+
+
 def tracing() -> Any:
     """Return the ``Tracing`` of this process; ``None`` if OpenTelemetry is not installed or not configured."""
     return import_module("veilmq.consumer.tracing").tracing() if is_installed("opentelemetry.trace") else None

@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import wall_s
 from veilmq.consumer.context import Context, Ending, EndingKind
 from veilmq.consumer.handlers import attributes_of, body_of
-from veilmq.consumer.running import Running
+from veilmq.consumer.running import Running, refuse_loop
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Attribute
@@ -116,8 +117,11 @@ class TestClient:
         self._waiting.clear()
 
     def __enter__(self) -> "BlockingTestClient":
-        self._runner = asyncio.Runner()
-        self._runner.run(self.__aenter__())
+        refuse_loop("async with")
+        with ExitStack() as stack:
+            self._runner = stack.enter_context(asyncio.Runner())
+            self._runner.run(self.__aenter__())
+            stack.pop_all()
         return BlockingTestClient(self, self._runner)
 
     def __exit__(self, *_: object) -> None:

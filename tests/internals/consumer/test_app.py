@@ -1,12 +1,16 @@
 """Declarations of handlers, and the errors for invalid ones."""
 
 import asyncio
+import gc
 import multiprocessing
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +21,7 @@ from veilmq.consumer import Batch, Consumer, Context
 from veilmq.consumer.context import Cause
 from veilmq.consumer.handlers import PAYLOAD
 from veilmq.consumer.pools import ProcessPool, Worker
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, SystemClock
 
 
 def declared(function: Callable[..., Any], **options: Any) -> Any:
@@ -167,6 +171,57 @@ def test_an_invalid_batch_handler_is_refused(queue: str, options: dict[str, Any]
 def test_a_consumer_without_handlers_does_not_run() -> None:
     with pytest.raises(ValueError, match="has no handler"):
         Consumer("orders").run()
+
+
+async def test_in_a_running_event_loop_only_the_async_forms_work() -> None:
+    """As in a notebook. No coroutine is left that was never awaited, and no loop that was never closed."""
+    app = Consumer("orders")
+    app.handler(plain)
+    with pytest.raises(RuntimeError, match=r"async with app\.running"):
+        app.run()
+    with pytest.raises(RuntimeError, match="async with"), app.test_client():
+        pass
+    gc.collect()
+
+
+def test_a_test_client_whose_start_fails_leaves_no_event_loop() -> None:
+    app = Consumer("orders")
+    app.handler(plain)
+
+    @app.on_startup
+    def connect() -> None:
+        raise ConnectionError("no database")
+
+    with pytest.raises(ConnectionError, match="no database"), app.test_client():
+        pass
+    gc.collect()
+
+
+UNGUARDED = """
+from veilmq.consumer import Consumer
+
+app = Consumer("orders", endpoint={endpoint!r})
+
+@app.handler(pool="process")
+def ship(body: str) -> None: ...
+
+app.run()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_of_the_pool_that_imports_an_unguarded_main_module_is_no_second_consumer(tmp_path: Path) -> None:
+    with RunningServer(clock=SystemClock()) as server:
+        server.queue("orders").send("tea")
+        (tmp_path / "shop.py").write_text(UNGUARDED.format(endpoint=server.endpoint), encoding="utf-8")
+        consumer = subprocess.Popen([sys.executable, tmp_path / "shop.py"], stderr=subprocess.PIPE, text=True)
+        assert consumer.stderr is not None
+        error = next((line for line in consumer.stderr if line.startswith("RuntimeError: ")), None)
+        consumer.kill()
+        consumer.communicate()
+        assert error is not None
+        assert error.startswith("RuntimeError: the process pool imports this module")
+        assert len(server.queue("orders").in_flight) == 1
 
 
 def test_an_unknown_hook_is_refused() -> None:
