@@ -112,6 +112,18 @@ def test_arguments_must_be_text_in_the_encoding_of_the_locale() -> None:
     assert re.fullmatch(rb"veilmq: The argument '.*is not text in the encoding of this locale \(.*\n", result.stderr)
 
 
+@pytest.mark.parametrize("words", [["peek", "q"], ["peek", "q", "--json"], ["top", "--once"]], ids=" ".join)
+def test_output_is_utf8_in_every_locale(words: list[str], server: RunningServer, client: HttpQueueClient) -> None:
+    client.create_queue("q")
+    client.send("q", "tée 茶")
+    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "VEILMQ_ENDPOINT": server.endpoint}
+    result = subprocess.run(
+        [*COMMAND, *words], env=environment(**variables), capture_output=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert ("tée 茶" if "peek" in words else "–").encode() in result.stdout
+
+
 def test_the_error_of_an_unreachable_server_explains_how_to_start_one(veilmq: Veilmq) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Veilmq
-from tests.client.scripted_server import ScriptedServer, reply
+from tests.client.scripted_server import ScriptedReply, ScriptedServer, reply
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
 from veilmq.testing import RunningServer
@@ -124,3 +124,10 @@ def test_flush_needs_a_server_that_exports_events(server: RunningServer, veilmq:
     veilmq("events", "flush", "--admin-endpoint", server.admin_endpoint).fails(1, "start it with --events-to")
     veilmq("events", "flush", "--admin-endpoint", "http://127.0.0.1:1").fails(1, "No server answers")
     assert veilmq("events", "flush", "--admin-endpoint", "nowhere").code == 2
+
+
+@pytest.mark.parametrize("answer", [reply(200, b"<html>"), reply(200, b"[]"), reply(404, b"<html>")], ids=str)
+def test_flush_needs_an_admin_port(answer: ScriptedReply, veilmq: Veilmq) -> None:
+    with ScriptedServer(answer) as server:
+        result = veilmq("events", "flush", "--admin-endpoint", server.endpoint)
+    result.fails(1, "is not the admin port of a veilmq server: it answered")

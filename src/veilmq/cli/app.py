@@ -128,6 +128,9 @@ def run(arguments: Sequence[str] | None) -> int:
             raise UsageError(f"The argument {each!a} is not text in the encoding of this locale ({encoding}).")
         function, bound, _ = build(given[0] if given else "").parse_args(given)
         if arguments is None:
+            for stream in (sys.stdout, sys.stderr):
+                if stream.encoding != "utf-8":  # such a locale cannot encode each message
+                    stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
             gc.freeze()  # imported modules stay until the end
             gc.enable()
         code = function(*bound.args, **bound.kwargs)

@@ -315,12 +315,10 @@ def flush(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
     reply = post(admin_endpoint, "/events/flush")
     while reply.status == 202:  # not finished when the server had to reply
         reply = post(admin_endpoint, "/events/flush")
-    if reply.status != 200:
-        raise CommandFailed(reply.data.decode(errors="replace").strip() or f"The server answered {reply.status}.")
-    found = reply.json()
-    return Result(
-        found, f"Exported {found['exported']} events in all; {found['waiting']} wait, {found['dropped']} were dropped."
-    )
+    if reply.status in (409, 503):
+        raise CommandFailed(reply.data.decode(errors="replace").strip())
+    found = _members(reply, admin_endpoint, "exported", "waiting", "dropped")
+    return Result(found, "Exported {exported} events in all; {waiting} wait, {dropped} were dropped.".format(**found))
 
 
 def trust(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
@@ -332,14 +330,20 @@ def trust(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
     from veilmq.cli.connection import post
 
     reply = post(admin_endpoint, "/api/clock/trust")
-    try:
-        message = reply.json()["message"]
-    except (ValueError, LookupError, TypeError):
-        message = f"{admin_endpoint} is not the admin port of a veilmq server: it answered {reply.status}."
-        raise CommandFailed(message) from None
+    found = _members(reply, admin_endpoint, "message")
     if reply.status != 200:
-        raise CommandFailed(message)
-    return Result({"message": message}, message)
+        raise CommandFailed(found["message"])
+    return Result(found, found["message"])
+
+
+def _members(reply: Any, admin_endpoint: str, *names: str) -> dict[str, Any]:
+    """Return these members of the JSON of ``reply``."""
+    try:
+        found = reply.json()
+        return {name: found[name] for name in names}
+    except (ValueError, LookupError, TypeError):
+        error = f"{admin_endpoint} is not the admin port of a veilmq server: it answered {reply.status}."
+        raise CommandFailed(error) from None
 
 
 events_app, clock_app = group("events", flush), group("clock", trust)
