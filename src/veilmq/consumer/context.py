@@ -9,10 +9,11 @@ import math
 import random
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, span_s
@@ -283,68 +284,45 @@ class Context:
             self.interrupt(cause)
 
 
-class Fence:
+class Fence(nullcontext[Context]):
     """The context manager of ``Context.fence``."""
 
-    __slots__ = ("_context",)
+    def __enter__(self) -> Context:
+        self.enter_result.check()
+        self.enter_result.lease.confirm()
+        return self.enter_result
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __enter__(self) -> Self:
-        self._context.check()
-        self._context.lease.confirm()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    async def __aenter__(self) -> Self:
-        self._context.check()
-        await self._context.lease.confirmed()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
+    async def __aenter__(self) -> Context:
+        self.enter_result.check()
+        await self.enter_result.lease.confirmed()
+        return self.enter_result
 
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Item(Generic[T]):
     """One message of a batch."""
 
-    __slots__ = ("body", "context", "outcome")
-
-    def __init__(self, body: T, context: Context) -> None:
-        self.body = body
-        self.context = context
-        self.outcome: Outcome | None = None
+    body: T
+    context: Context
+    outcome: Outcome | None = None
 
     def fail(self, outcome: Outcome) -> None:
         """End this message with ``outcome``; the others of the batch are unaffected."""
         self.outcome = outcome
 
 
-class Batch(Sequence[Item[T]]):
+class Batch(tuple[Item[T], ...]):
     """The messages of a batch handler, in order of arrival.
 
     If the handler returns, all messages that did not ``fail`` are done; if it raises, none is.
     """
 
-    def __init__(self, items: Sequence[Item[T]]) -> None:
-        self._items = tuple(items)
+    __slots__ = ()
 
     @property
     def bodies(self) -> list[T]:
         """The payloads, in order."""
-        return [item.body for item in self._items]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Item[T]]:
-        return iter(self._items)
-
-    def __getitem__(self, index: int) -> Item[T]:  # type: ignore[override]  # no slices
-        return self._items[index]
+        return [item.body for item in self]

@@ -42,7 +42,6 @@ from veilmq.consumer.renewal_policies import (
     RenewalPolicy,
     RenewalResult,
     allowed_s,
-    checked_timeout_s,
     renewal_result,
 )
 from veilmq.core.commands import VisibilityChange
@@ -281,10 +280,8 @@ class LeaseTable:
     ) -> list[Lease]:
         """Add leases for the ``messages`` of one receive, and return them.
 
-        ``timeout_s`` is the effective visibility timeout: the one sent, or the queue's. Raises ``ValueError`` if it is
-        below one second, which renewals cannot keep up with.
+        ``timeout_s`` is the effective visibility timeout: the one sent, or the queue's.
         """
-        checked_timeout_s(timeout_s)
         with self._updating():
             measured = subscription.measure(answered_at_s)
             expires_at_s = subscription.policy.first_expiry_s(

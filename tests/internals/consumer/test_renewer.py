@@ -488,13 +488,6 @@ def sent(play: Play, *, at_s: float) -> list[RenewalRequest]:
     return [request for batch in play.table.due() for request in play.table.prepare(batch)]
 
 
-def test_a_timeout_of_zero_is_refused() -> None:
-    """NServiceBus would renew it in a busy loop."""
-    play = Play(NServiceBusPolicy())
-    with pytest.raises(ValueError, match="visibility timeout of 0 s cannot be kept"):
-        play.take(timeout_s=0)
-
-
 @pytest.fixture
 def play() -> Play:
     return Play(Fixed(30, 20), jitter=0.5)
