@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from tests.consumer.workbench import Workbench
+from tests.testing.advancing import AdvancingClock
 from veilmq.client import HttpQueueClient, QueueClient, SigningKey
 from veilmq.client.messages import ClientError, Hidden, ReceivedMessage, Unreachable
 from veilmq.consumer import Consumer, Running
@@ -28,7 +29,7 @@ from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningQueue, RunningServer, SeenMessage, SteppedClock
 
 
-class OneClock(SteppedClock):
+class OneClock(AdvancingClock):
     """The consumer's clock, which also moves that of a server."""
 
     def __init__(self, server: RunningServer) -> None:
@@ -182,7 +183,7 @@ class Play(Watcher):
         usual_s: float = 0.0,
     ) -> None:
         """Every random draw returns ``jitter``; replies take ``usual_s``."""
-        self.clock = SteppedClock()
+        self.clock = AdvancingClock()
         self.queue = ScriptedQueue(self.clock, usual_s=usual_s)
         self.news: list[tuple[float, str, LeaseState]] = []
         self.warnings: list[tuple[float, str, float]] = []
@@ -307,7 +308,7 @@ class Simulation:
         seed: int = 5,
     ) -> None:
         """All messages but ``long_share`` of them take 1 to 2 s."""
-        self.clock = SteppedClock()
+        self.clock = AdvancingClock()
         self.table = LeaseTable(self.clock, draw=random.Random(seed).random)
         self.renewer = Renewer(self.table, self.change_visibility_batch, calls_max=1)
         self.outcome = Outcome()

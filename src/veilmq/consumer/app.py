@@ -36,7 +36,6 @@ from veilmq.consumer.handlers import (
     make_handler,
 )
 from veilmq.consumer.metrics import exported, is_installed, served
-from veilmq.consumer.pools import POOL_PROCESS
 from veilmq.consumer.processes import SIGNALLED, process_number
 from veilmq.consumer.runner import CANCEL_S
 from veilmq.consumer.running import Running, refuse_loop
@@ -303,10 +302,8 @@ class Consumer(Lifespan):
         ``connect`` returns clients; one of them serves ``send`` until the stop. ``options`` are arguments of
         ``Running``.
         """
-        if multiprocessing.current_process().name.startswith(POOL_PROCESS):
-            raise RuntimeError(
-                "the process pool imports this module: start the consumer under if __name__ == '__main__'"
-            )
+        if multiprocessing.current_process().name.startswith("veilmq-"):  # in pools.py
+            raise RuntimeError("the process pool imports this module: start below if __name__ == '__main__'")
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
         if self.opentelemetry:

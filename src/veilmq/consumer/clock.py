@@ -55,17 +55,16 @@ class SystemClock:
         return _SystemAlarm(self)
 
 
-class _SystemAlarm:
+class _SystemAlarm(threading.Event):
     def __init__(self, clock: SystemClock) -> None:
+        super().__init__()
         self._clock = clock
-        self._rung = threading.Event()
 
-    def ring(self) -> None:
-        self._rung.set()
+    ring = threading.Event.set
 
     def wait_until(self, at_s: float | None) -> None:
-        self._rung.wait(None if at_s is None else max(0.0, at_s - self._clock.now_s()))
-        self._rung.clear()
+        self.wait(None if at_s is None else max(0.0, at_s - self._clock.now_s()))
+        self.clear()
 
 
 Span = str | float | timedelta

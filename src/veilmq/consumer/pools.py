@@ -252,8 +252,6 @@ def _error_of(ending: Ending) -> Exception:
 TERM_S = 2.0
 """Between SIGTERM and SIGKILL."""
 
-POOL_PROCESS = "veilmq-"
-"""The names of the processes begin so, already while they import the main module."""
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
 
 
@@ -369,7 +367,7 @@ class Worker:
             self._pipe, child_end = _SPAWN.Pipe()
             handler = self._handler
             arguments = (child_end, handler.function, handler.options.queue)  # other options may not be picklable
-            name = f"{POOL_PROCESS}{handler.name}"
+            name = f"veilmq-{handler.name}"  # already while it imports the main module; see Consumer.make
             process = _SPAWN.Process(target=run_child, args=arguments, name=name, daemon=True)
             process.start()
             self._process = process  # only now `kill` can kill it

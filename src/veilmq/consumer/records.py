@@ -79,7 +79,6 @@ _EXTEND = "UPDATE record SET expires_at_s = ? WHERE key = ? AND owner = ? AND ex
 _FORGET = "DELETE FROM record WHERE key = ? AND owner = ?"
 # Each `begin` also deletes a few expired records.
 _DELETE_EXPIRED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
-_COUNT = "SELECT count(*) FROM record WHERE expires_at_s > ?"
 
 
 class InFile(RecordStore):
@@ -99,11 +98,6 @@ class InFile(RecordStore):
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.executescript(_SCHEMA)
-
-    def __len__(self) -> int:
-        with self._lock:
-            count: int = self._connection.execute(_COUNT, (self._now_s(),)).fetchone()[0]
-            return count
 
     def close(self) -> None:
         """Close the file."""

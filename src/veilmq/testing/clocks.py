@@ -68,10 +68,6 @@ class VirtualClock(SystemClock):
             asyncio.get_running_loop().call_soon(self.run_due)
         return timer
 
-    def catch_up(self, at_least_ms: int) -> None:
-        """Move to ``at_least_ms`` if that is later, without running timers."""
-        self._move_to(max(self.now_ms(), at_least_ms))
-
     def advance(self, ms: int) -> None:
         """Move by ``ms`` milliseconds and run the timers that become due."""
         self.set(self.now_ms() + ms)
@@ -105,10 +101,6 @@ class VirtualClock(SystemClock):
             callback, timer.callback = timer.callback, None
             if callback is not None:
                 callback()
-
-
-_CHECK_S = 0.02  # the end of a thread is not notified
-_CHECKS_MAX = 1_500
 
 
 class SteppedClock:
@@ -145,24 +137,6 @@ class SteppedClock:
         with self._moved:
             return sum(alarm.is_asleep for alarm in self._alarms)
 
-    def advance(self, duration_s: float) -> None:
-        """Move by ``duration_s``, from wake-up to wake-up. Raises ``TimeoutError`` if a thread does not sleep again."""
-        until_s = self._now_s + duration_s
-        self.settle()
-        while (next_s := self.next_s()) is not None and next_s <= until_s:
-            self.set(max(next_s, self._now_s))
-            self.settle()
-        self.set(max(until_s, self._now_s))
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until each thread that uses an alarm sleeps again."""
-        with self._moved:
-            for _ in range(_CHECKS_MAX):
-                if self._moved.wait_for(lambda: all(alarm.is_quiet for alarm in self._alarms), _CHECK_S):
-                    return
-        raise TimeoutError("a thread on this clock has not gone to sleep again")
-
     def next_s(self) -> float | None:
         """Return the instant of the next wake-up, or ``None``."""
         with self._moved:
@@ -177,15 +151,7 @@ class SteppedAlarm:
         self._clock = clock
         self._moved = moved
         self._rung = False
-        self._sleeper: threading.Thread | None = None
         self._asleep = False
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no thread uses the alarm, or its thread sleeps and is not due."""
-        if self._sleeper is None or not self._sleeper.is_alive():
-            return True
-        return self.is_asleep
 
     @property
     def is_asleep(self) -> bool:
@@ -201,7 +167,7 @@ class SteppedAlarm:
     def wait_until(self, at_s: float | None) -> None:
         """Sleep until ``at_s`` (``None``: forever) or until the alarm rings."""
         with self._moved:
-            self.at_s, self._sleeper, self._asleep = at_s, threading.current_thread(), True
+            self.at_s, self._asleep = at_s, True
             self._clock.sleeps += 1
             self._moved.notify_all()
             self._moved.wait_for(self._is_over)

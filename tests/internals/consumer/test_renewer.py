@@ -18,6 +18,7 @@ from tests.consumer.simulation import (
     ScriptedQueue,
     message,
 )
+from tests.testing.advancing import AdvancingClock
 from veilmq.client.messages import ClientError, Hidden, Unreachable
 from veilmq.consumer.leases import (
     Lease,
@@ -367,7 +368,7 @@ class TestThread:
     """The renewer's own thread on a stepped clock."""
 
     def test_a_new_lease_wakes_the_sleeping_renewer(self) -> None:
-        clock = SteppedClock()
+        clock = AdvancingClock()
         queue, table = ScriptedQueue(clock), LeaseTable(clock)
         renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
         subscription = Subscription(table, "orders", Fixed(30, 20))
@@ -381,7 +382,7 @@ class TestThread:
         assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
 
     def test_a_call_without_a_reply_does_not_delay_those_of_other_leases(self) -> None:
-        clock, replied, sent = SteppedClock(), threading.Event(), {"a": threading.Event(), "b": threading.Event()}
+        clock, replied, sent = AdvancingClock(), threading.Event(), {"a": threading.Event(), "b": threading.Event()}
 
         def change(queue: str, changes: Sequence[object], **_: object) -> list[None]:
             sent[queue].set()
@@ -421,7 +422,7 @@ class TestThread:
             def add(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
                 raise LookupError("measuring failed")
 
-        clock = SteppedClock()
+        clock = AdvancingClock()
         queue = ScriptedQueue(clock)
         queue.script = [Answer(entries={"a": GONE, "b": GONE})]
         table = LeaseTable(clock)
@@ -458,7 +459,7 @@ class TestThread:
         assert clock.rings == 2
 
     def test_a_stop_before_the_start_does_nothing(self) -> None:
-        clock = SteppedClock()
+        clock = AdvancingClock()
         Renewer(LeaseTable(clock), ScriptedQueue(clock).change_visibility_batch).stop()
 
 

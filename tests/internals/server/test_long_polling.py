@@ -149,7 +149,7 @@ async def test_a_waiter_precedes_a_poll_that_arrives_when_a_lease_ends(bench: Be
     await bench.send("a")
     await bench.do(Receive(queue=QUEUE, timeout_s=10))
     await bench.parked("waiter")
-    bench.clock.catch_up(bench.start_ms + 10_000)  # no timer has run
+    bench.clock._move_to(bench.start_ms + 10_000)  # no timer has run
     bench.poll("newcomer", wait_s=0)
     await bench.settle()
     assert sorted(bench.results) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
