@@ -38,8 +38,7 @@ CONNECT_S_MAX = 5.0
 REPLY_S_MAX = 10.0
 ATTEMPTS_MAX = 3
 BACKOFF_S_MAX = 2.0
-CONNECTIONS_KEPT = 100
-"""Idle connections; urllib3 closes further ones, and logs a warning for each."""
+CONNECTIONS_KEPT = 100  # urllib3 closes further ones, and logs a warning for each
 
 UNEXPECTED_REPLY = "UnexpectedReply"
 """A code of this client: the reply is not that of a queue server."""

@@ -278,10 +278,7 @@ class LeaseTable:
         answered_at_s: float,
         timeout_s: int,
     ) -> list[Lease]:
-        """Add leases for the ``messages`` of one receive, and return them.
-
-        ``timeout_s`` is the effective visibility timeout: the one sent, or the queue's.
-        """
+        """Add and return leases for ``messages`` of one receive, whose effective visibility timeout is ``timeout_s``."""
         with self._updating():
             measured = subscription.measure(answered_at_s)
             expires_at_s = subscription.policy.first_expiry_s(
