@@ -278,7 +278,7 @@ class LeaseTable:
         answered_at_s: float,
         timeout_s: int,
     ) -> list[Lease]:
-        """Add and return leases for ``messages`` of one receive, whose effective visibility timeout is ``timeout_s``."""
+        """Add and return leases for ``messages`` of one receive, whose visibility timeout was ``timeout_s``."""
         with self._updating():
             measured = subscription.measure(answered_at_s)
             expires_at_s = subscription.policy.first_expiry_s(
