@@ -122,7 +122,9 @@ def test_flush_waits_for_the_end_of_an_export(veilmq: Veilmq) -> None:
 
 def test_flush_needs_a_server_that_exports_events(server: RunningServer, veilmq: Veilmq) -> None:
     veilmq("events", "flush", "--admin-endpoint", server.admin_endpoint).fails(1, "start it with --events-to")
-    veilmq("events", "flush", "--admin-endpoint", "http://127.0.0.1:1").fails(1, "No server answers")
+    veilmq("events", "flush", "--admin-endpoint", "http://127.0.0.1:1").fails(
+        1, "No answer from http://127.0.0.1:1: connection refused; --admin-endpoint names"
+    )
     assert veilmq("events", "flush", "--admin-endpoint", "nowhere").code == 2
 
 

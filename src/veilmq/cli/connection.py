@@ -18,6 +18,7 @@ from veilmq.client.transport import (
     endpoint_from,
     endpoint_variable,
     key_from,
+    root_cause,
 )
 
 _REPLY_S_MAX = 30.0
@@ -76,7 +77,8 @@ def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
         url = admin_endpoint.rstrip("/") + path
         return urllib3.request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
     except urllib3.exceptions.HTTPError as error:
-        raise CommandFailed(f"No server answers at {admin_endpoint}: {error}") from error
+        text = f"No answer from {admin_endpoint}: {root_cause(error)}; --admin-endpoint names the server's admin port."
+        raise CommandFailed(text) from error
 
 
 def environment() -> dict[str, str]:

@@ -169,7 +169,7 @@ def tune(
     settings = _settings(server, needed=sets)
     with _spark("tune", cluster) as spark:
         rows = tune(spark, events=events, state=state, options=options, settings=settings, map_tasks=map_tasks)
-    note = "" if rows else "The event log has no receipts."
+    note = "" if rows else f"The event log {events} has no receipts."
     result = Result(rows_of(rows), aligned(_recommended(rows)), note)
     if not sets:
         return result

@@ -320,7 +320,7 @@ class Transport:
         try:
             return (self._polls.pool if wait_s else self._pool).urlopen(method, target, **options)
         except HTTPError as error:
-            raise Unreachable(self.endpoint, _reason(error)) from error
+            raise Unreachable(self.endpoint, root_cause(error)) from error
 
 
 _transports: WeakSet[Transport] = WeakSet()
@@ -367,10 +367,10 @@ def unexpected_reply(reply: HttpReply) -> ClientError:
     return ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {text!r}.", reply.status)
 
 
-def _reason(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """Return the root cause of ``error`` in a few words, those of the operating system if possible."""
     if isinstance(error, MaxRetryError) and error.reason is not None:
-        return _reason(error.reason)
+        return root_cause(error.reason)
     if isinstance(error, ReadTimeoutError):
         return "no answer in time"
     if isinstance(error, NameResolutionError):
@@ -379,5 +379,5 @@ def _reason(error: BaseException) -> str:
         return f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name its authority's"
     cause = error.__cause__ or error.__context__
     if cause is not None:
-        return _reason(cause)
+        return root_cause(cause)
     return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
