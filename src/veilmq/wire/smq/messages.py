@@ -90,7 +90,7 @@ def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
     Raises ``SmqError`` (InvalidArgument), also for a system property that is not in ``SYSTEM_NAMES`` or not a STRING.
     """
     containers = children(message, f"{kind}Properties")
-    entries = [texts(entry) for each in containers for entry in children(each, _ENTRIES[kind])]
+    entries = [texts(entry) for container in containers for entry in children(container, _ENTRIES[kind])]
     if len(entries) > limits.SMQ_PROPERTIES_MAX:
         raise invalid_argument(f"{kind}Properties: there may be {limits.SMQ_PROPERTIES_MAX} of them")
     read: dict[str, Attribute] = {}
@@ -193,7 +193,7 @@ def send_batch(request: SmqRequest, context: RequestContext) -> Plan:
         raise invalid_argument(f"Messages, which may have {bytes_max} bytes together")
 
     def respond(results: Any) -> Reply:
-        sent: list[SentMessage] = [unwrap(each) for each in unwrap(results)]
+        sent: list[SentMessage] = [unwrap(result) for result in unwrap(results)]
         content = [smq.container("Message", _sent_elements(*pair)) for pair in zip(sent, prepared, strict=True)]
         return smq.reply(201, smq.document("Messages", "".join(content)))
 
@@ -206,13 +206,13 @@ def _sent_elements(sent: SentMessage, prepared: _PreparedMessage) -> str:
 
 
 def _prepare(message: Element, caller: Caller | None) -> _PreparedMessage:
-    given = texts(message)
-    body = given.get(_BODY)
+    members = texts(message)
+    body = members.get(_BODY)
     if not body:
         raise missing_body(message)
     body_bytes = len(body) if body.isascii() else len(body.encode())
-    delay, priority = given.get("DelaySeconds"), given.get("Priority", _UNSET)
-    group = read_group(given.get(GROUP))
+    delay, priority = members.get("DelaySeconds"), members.get("Priority", _UNSET)
+    group = read_group(members.get(GROUP))
     properties, properties_bytes = message_properties(message, group, caller)
     new = NewMessage(
         body=body,
@@ -289,8 +289,8 @@ def _count(request: SmqRequest) -> int:
 
 def _messages_response(context: RequestContext, several: bool) -> Callable[[Any], Reply]:
     def respond(result: Any) -> Reply:
-        found: Received | Peeked = unwrap(result)
-        messages = [_message(message, found.smq_base64, context) for message in found.messages]
+        received: Received | Peeked = unwrap(result)
+        messages = [_message(message, received.smq_base64, context) for message in received.messages]
         if not messages:
             raise SmqError(errors.MESSAGE_NOT_EXIST)
         if not several:
@@ -357,7 +357,7 @@ def delete_batch(request: SmqRequest, context: RequestContext) -> Plan:
     """BatchDeleteMessage: takes up to sixteen receipts, each alone; the reply lists those that failed."""
     if not request.body:
         raise SmqError(errors.MISSING_RECEIPT_HANDLE)
-    receipts = tuple(each.text for each in children(body_of(request, "ReceiptHandles"), "ReceiptHandle"))
+    receipts = tuple(handle.text for handle in children(body_of(request, "ReceiptHandles"), "ReceiptHandle"))
     if not all(receipts) or not 1 <= len(receipts) <= limits.SMQ_BATCH_ENTRIES_MAX:
         raise invalid_argument(f"ReceiptHandles, of which there are 1 to {limits.SMQ_BATCH_ENTRIES_MAX}")
 

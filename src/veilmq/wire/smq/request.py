@@ -265,7 +265,7 @@ def _path(raw: bytes) -> tuple[tuple[str, ...], str]:
 
 def _parameters(query: bytes) -> dict[str, str]:
     """Parse a query string; raises ``SmqError`` (InvalidQueryString), also for a name with two values."""
-    given: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for pair in query.split(b"&"):
         if not pair:
             continue
@@ -276,9 +276,9 @@ def _parameters(query: bytes) -> dict[str, str]:
             key, text = name.decode().lower(), value.decode()
         except UnicodeDecodeError:
             raise errors.invalid_query(name.decode(errors="replace")) from None
-        if given.setdefault(key, text) != text:
+        if parameters.setdefault(key, text) != text:
             raise errors.invalid_query(key)
-    return given
+    return parameters
 
 
 # Members of bodies. Unknown children are ignored; of repeated children the last counts. White space around numbers and

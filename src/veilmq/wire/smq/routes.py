@@ -20,11 +20,11 @@ from veilmq.wire.sqs.errors import SqsError
 
 def check_content_md5(headers: Mapping[bytes, bytes], body: bytes) -> None:
     """Raise ``SmqError`` (InvalidDegist) if ``Content-MD5`` is present and does not match ``body``."""
-    given = headers.get(b"content-md5")
-    if not given:
+    sent = headers.get(b"content-md5")
+    if not sent:
         return
     digest = md5(body, usedforsecurity=False)
-    if given != b64encode(digest.hexdigest().encode()) and given != b64encode(digest.digest()):
+    if sent != b64encode(digest.hexdigest().encode()) and sent != b64encode(digest.digest()):
         raise SmqError(errors.INVALID_DIGEST)
 
 

@@ -129,11 +129,11 @@ class SignatureV4(NamedTuple):
 
     def read(self, text: bytes) -> Claim:
         """Parse ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
-        given = [split_pair(item) for item in text.split(b",")]
-        parts = dict(given)
+        pairs = [split_pair(item) for item in text.split(b",")]
+        parts = dict(pairs)
         key_id, *scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
         signature = parts.get(b"Signature", b"")
-        is_complete = len(parts) == len(given) and signature and key_id and all(scope)
+        is_complete = len(parts) == len(pairs) and signature and key_id and all(scope)
         if not is_complete or scope[2:] != [_SERVICE, self.end]:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
         return Claim(key_id.decode("latin-1"), signature, b"/".join(scope))
@@ -199,11 +199,11 @@ class Verifier:
             raise SmqError(errors.MISSING_DATE_HEADER)
         if not headers.get(b"x-mns-version"):
             raise SmqError(errors.MISSING_VERSION_HEADER)
-        name, _, given = authorization.partition(b" ")
+        name, _, credentials = authorization.partition(b" ")
         scheme = _SCHEMES.get(name)
         if scheme is None:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
-        claim = scheme.read(given.strip())
+        claim = scheme.read(credentials.strip())
         dates = tuple([read_date(text) for text in dict.fromkeys(texts)])
         if not -SIGNATURE_SKEW_S <= now_s - dates[0].at_s <= SIGNATURE_SKEW_S:
             raise SmqError(errors.TIME_EXPIRED)

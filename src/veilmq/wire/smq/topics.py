@@ -161,10 +161,10 @@ def list_page(request: SmqRequest, context: RequestContext) -> Plan:
 
 def _settings(topic: Element, context: RequestContext) -> Values:
     """Return the settings in the children of ``topic``; queues have the same two attributes."""
-    given, values = texts(topic), Values()
+    members, values = texts(topic), Values()
     for name in (_SIZE, _LOGGED):
-        if name in given:
-            values |= ATTRIBUTES[name].read(name, given[name], context)
+        if name in members:
+            values |= ATTRIBUTES[name].read(name, members[name], context)
     return values
 
 
@@ -196,8 +196,8 @@ _NAMES = {value: name for names in (STRATEGIES, FORMATS) for name, value in name
 def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
     """Subscribe: creates the subscription (201), or returns it if an equal one exists (204)."""
     topic, name = topic_of(request, context), subscription_of(request)
-    given = texts(body_of(request, "Subscription"))
-    text = given.get("Endpoint", "").strip()
+    members = texts(body_of(request, "Subscription"))
+    text = members.get("Endpoint", "").strip()
     queue, push_url = read_endpoint(text, context)
     subscription = Subscription(
         topic=topic,
@@ -205,9 +205,9 @@ def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
         endpoint=text,
         queue=queue,
         push_url=push_url,
-        filter_tag=read_tag(_FILTER, given),
-        strategy=_one_of(_STRATEGY, given, STRATEGIES) or RetryStrategy.BACKOFF,
-        format=_one_of(_FORMAT, given, FORMATS) or NotificationFormat.XML,
+        filter_tag=read_tag(_FILTER, members),
+        strategy=_one_of(_STRATEGY, members, STRATEGIES) or RetryStrategy.BACKOFF,
+        format=_one_of(_FORMAT, members, FORMATS) or NotificationFormat.XML,
     )
     respond = smq.creation_response(subscription_url(topic, name, context))
     return Plan(topics.Subscribe(subscription=subscription), respond)
@@ -245,16 +245,16 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
     return Plan(topics.ListSubscriptions(topic=topic, **page), smq.listing_response("Subscription", entries))
 
 
-def read_tag(name: str, given: Mapping[str, str]) -> str:
+def read_tag(name: str, members: Mapping[str, str]) -> str:
     """Return the tag in the member ``name``, empty if there is none; raises ``SmqError`` (InvalidArgument)."""
-    tag = given.get(name, "")
+    tag = members.get(name, "")
     if len(tag) > limits.SMQ_TAG_CHARACTERS_MAX or not tag.isprintable():
         raise invalid_argument(f"{name}, which has {limits.SMQ_TAG_CHARACTERS_MAX} printable characters at the most")
     return tag
 
 
-def _one_of(name: str, given: Mapping[str, str], values: Mapping[str, Value]) -> Value | None:
-    text = given.get(name, "").strip()
+def _one_of(name: str, members: Mapping[str, str], values: Mapping[str, Value]) -> Value | None:
+    text = members.get(name, "").strip()
     if not text:
         return None
     if text not in values:
@@ -316,11 +316,11 @@ def _notification_body(body: str, tag: str, notification: Notification) -> str:
 def publish(request: SmqRequest, context: RequestContext) -> Plan:
     """PublishMessage: publishes a message; ``MessageAttributes``, for mail and SMS, are ignored."""
     message = body_of(request, "Message")
-    given = texts(message)
-    body = given.get("MessageBody")
+    members = texts(message)
+    body = members.get("MessageBody")
     if not body:
         raise missing_body(message)
-    group, tag = read_group(given.get(GROUP)), read_tag(TAG, given)
+    group, tag = read_group(members.get(GROUP)), read_tag(TAG, members)
     properties, properties_bytes = message_properties(message, group, context.caller)
     size_bytes = len(body.encode()) + properties_bytes
     pushed = encode_properties(Properties(system={TAG: Attribute("String", tag)} if tag else {}))

@@ -51,12 +51,12 @@ def large_body_check(request: type[Request]) -> CheckLargeBody:
     encode_members = msgspec.json.Encoder().encode
 
     def check_large_body(body: bytes) -> bytes:
-        found = decode_members(body)
+        decoded = decode_members(body)
         for field in fields:
-            value = getattr(found, field.name)
+            value = getattr(decoded, field.name)
             if memoryview(value)[:1] in _OPENING:
                 _refuse_too_many_values(field.encode_name, bytes(value))
-        return encode_members(found)
+        return encode_members(decoded)
 
     return check_large_body
 

@@ -69,10 +69,10 @@ def _namespace_in(parts: list[str], context: RequestContext) -> str:
 
     Return an empty text for any other path. Regions are valid only if ``context.by_region``.
     """
-    found = _NAMESPACE.fullmatch(parts[-2])
-    if found is None:
+    match = _NAMESPACE.fullmatch(parts[-2])
+    if match is None:
         return ""
-    account, region = found.groups()
+    account, region = match.groups()
     if not context.by_region:
         return account if region is None else ""
     if region is None and len(parts) > 2 and _REGION.fullmatch(parts[-3]):

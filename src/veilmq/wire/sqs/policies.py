@@ -204,10 +204,10 @@ def _read_conditions(document: object) -> tuple[Condition, ...]:
         if not isinstance(entries, dict) or not entries:
             raise PolicyError(f"{operator} must be an object of keys and values")
         for key, values in entries.items():
-            given = values if isinstance(values, list) else [values]
-            if not given or not all(isinstance(value, str | bool | int | float) for value in given):
+            listed = values if isinstance(values, list) else [values]
+            if not listed or not all(isinstance(value, str | bool | int | float) for value in listed):
                 raise PolicyError(f"{operator} of {key} must be a value or a list of values")
-            texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
+            texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
             conditions.append(_read_condition(str(operator), str(key).lower(), texts))
     if len(conditions) > limits.SQS_POLICY_CONDITIONS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_CONDITIONS_MAX} conditions")
@@ -325,11 +325,11 @@ class Policy:
             action: tuple(statement for statement in ordered if action in statement.actions) for action in _ACTIONS
         }
         keys = {
-            action: {condition.key for statement in found for condition in statement.conditions}
-            for action, found in self._by_action.items()
+            action: {condition.key for statement in matching for condition in statement.conditions}
+            for action, matching in self._by_action.items()
         }
-        self._varying = frozenset(action for action, found in keys.items() if not VARYING.isdisjoint(found))
-        self.uses_address = any(SOURCE_IP in found for found in keys.values())
+        self._varying = frozenset(action for action, used in keys.items() if not VARYING.isdisjoint(used))
+        self.uses_address = any(SOURCE_IP in used for used in keys.values())
 
     def verdict(self, request: PolicyRequest) -> Verdict:
         """Evaluate the policy for a request."""
@@ -401,18 +401,18 @@ def decode(text: str) -> dict[str, Any]:
 
 def statements(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the statements of a document; raises ``PolicyError`` for invalid ones, too many, or a repeated Sid."""
-    given: Any = document.get("Statement")
-    found: list[Any] = given if isinstance(given, list) else [given]
-    if not found or not all(isinstance(element, dict) for element in found):
+    value: Any = document.get("Statement")
+    elements: list[Any] = value if isinstance(value, list) else [value]
+    if not elements or not all(isinstance(element, dict) for element in elements):
         raise PolicyError("Statement must be an object or a list of objects")
-    if len(found) > limits.SQS_POLICY_STATEMENTS_MAX:
+    if len(elements) > limits.SQS_POLICY_STATEMENTS_MAX:
         raise PolicyError(f"it has more than {limits.SQS_POLICY_STATEMENTS_MAX} statements")
-    labels = [element["Sid"] for element in found if "Sid" in element]
+    labels = [element["Sid"] for element in elements if "Sid" in element]
     if not all(isinstance(label, str) for label in labels):
         raise PolicyError("Sid must be text")
     if len(set(labels)) < len(labels):
         raise PolicyError("two statements have the same Sid")
-    return found
+    return elements
 
 
 def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statement:
@@ -425,8 +425,8 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
             raise PolicyError(f"a statement needs one of {name} and Not{name}")
     if variables and b"${" in msgspec.json.encode(element):
         raise PolicyError("variables (${...}) are not supported; write the values, or use Version 2008-10-17")
-    given = element[_element_name(element, "Principal")]
-    by_type = {"AWS": "*"} if given == "*" else given
+    principal = element[_element_name(element, "Principal")]
+    by_type = {"AWS": "*"} if principal == "*" else principal
     if not isinstance(by_type, dict) or not by_type or not by_type.keys() <= _PRINCIPAL_TYPES:
         raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
     lists = {kind: _texts(f"Principal {kind}", texts) for kind, texts in by_type.items()}
@@ -459,8 +459,8 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
     )
 
 
-def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
-    for name in given:
+def _check_names(names: Mapping[str, Any], known: Collection[str]) -> None:
+    for name in names:
         if name not in known:
             raise PolicyError(f"there is no element {truncated(name)}")
 
@@ -470,11 +470,11 @@ def _element_name(element: Mapping[str, Any], name: str) -> str:
     return f"Not{name}" if f"Not{name}" in element else name
 
 
-def _texts(name: str, given: object) -> list[str]:
-    found: list[Any] = given if isinstance(given, list) else [given]
-    if not found or not all(isinstance(text, str) and text for text in found):
+def _texts(name: str, value: object) -> list[str]:
+    texts: list[Any] = value if isinstance(value, list) else [value]
+    if not texts or not all(isinstance(text, str) and text for text in texts):
         raise PolicyError(f"{name} must be text or a list of texts")
-    return found
+    return texts
 
 
 def _matching_actions(text: str) -> frozenset[str]:

@@ -205,10 +205,10 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
             raise errors.missing_parameter(f"{name}.{key}")
         if VALUE not in entry and not isinstance(kind.value_type, inspect.StructType):
             raise errors.missing_parameter(f"{name}.{VALUE}")
-        given = entry[key]
-        if not isinstance(given, str):
+        entry_key = entry[key]
+        if not isinstance(entry_key, str):
             raise malformed(_UNEXPECTED_LIST)
-        read[given] = _read(kind.value_type, entry.get(VALUE, {}), VALUE, action)
+        read[entry_key] = _read(kind.value_type, entry.get(VALUE, {}), VALUE, action)
     return read
 
 

@@ -52,10 +52,10 @@ class Setting:
 def number(field: str, allowed: Range) -> Setting:
     """Return the setting of a whole number in the range ``allowed``, with its default."""
 
-    def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
-        if not _WHOLE_NUMBER.fullmatch(given) or not allowed.holds(int(given)):
+    def read(name: str, value: str, queue: str, context: RequestContext) -> Values:
+        if not _WHOLE_NUMBER.fullmatch(value) or not allowed.holds(int(value)):
             raise invalid_attribute(name, f"Must be a whole number between {allowed.minimum} and {allowed.maximum}.")
-        return {field: int(given)}
+        return {field: int(value)}
 
     return Setting(
         fields=(field,),
@@ -74,8 +74,8 @@ def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = Fa
     """
     word_of = {value: word for word, value in words.items()}
 
-    def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
-        word = given.lower() if any_case else given
+    def read(name: str, value: str, queue: str, context: RequestContext) -> Values:
+        word = value.lower() if any_case else value
         if word not in words:
             raise invalid_attribute(name, f"Must be {' or '.join(words)}.")
         return {field: words[word]}
@@ -99,7 +99,7 @@ def override(base: Setting) -> Setting:
     (field,) = base.fields
     return Setting(
         fields=base.fields,
-        read=lambda name, given, *where: base.read(name, given, *where) if given else {field: None},
+        read=lambda name, value, *where: base.read(name, value, *where) if value else {field: None},
         write=lambda settings, *where: None if getattr(settings, field) is None else base.write(settings, *where),
         allowed=f"{base.allowed}; empty for the server's setting",
     )
@@ -116,14 +116,14 @@ def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], o
     ``check(text, queue, context)`` raises ``ValueError`` for an invalid text.
     """
 
-    def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
+    def read(name: str, value: str, queue: str, context: RequestContext) -> Values:
         try:
-            if given:
-                check(given, queue, context)
+            if value:
+                check(value, queue, context)
         except ValueError as error:
             reason = str(error).rstrip(".")
             raise invalid_attribute(name, f"{reason[:1].upper()}{reason[1:]}.") from None
-        return {field: given}
+        return {field: value}
 
     return Setting(
         fields=(field,),
@@ -133,14 +133,14 @@ def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], o
     )
 
 
-def _check_rules(given: str, queue: str, context: RequestContext) -> None:
-    if len(given.encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
+def _check_rules(value: str, queue: str, context: RequestContext) -> None:
+    if len(value.encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
         raise ValueError(f"Must have at most {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes")
-    read_table(given)
+    read_table(value)
 
 
-def _check_key(given: str, queue: str, context: RequestContext) -> None:
-    if len(given) > limits.SQS_KMS_KEY_CHARACTERS_MAX or not given.isprintable():
+def _check_key(value: str, queue: str, context: RequestContext) -> None:
+    if len(value) > limits.SQS_KMS_KEY_CHARACTERS_MAX or not value.isprintable():
         raise ValueError(f"Must be at most {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters")
 
 
@@ -168,12 +168,12 @@ class _Allow(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknown_
     source_queue_arns: list[str] | None = None
 
 
-def _read_redrive(name: str, given: str, queue: str, context: RequestContext) -> Values:
-    if not given:
+def _read_redrive(name: str, value: str, queue: str, context: RequestContext) -> Values:
+    if not value:
         return {"dead_letter_queue": "", "receives_max": 0}
-    refuse = partial(errors.invalid_parameter, name, given)
+    refuse = partial(errors.invalid_parameter, name, value)
     try:
-        policy = msgspec.json.decode(given, type=dict[str, Any])
+        policy = msgspec.json.decode(value, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise invalid_attribute(name, "Redrive policy is not a valid JSON map.") from None
     members = _Redrive.__struct_encode_fields__
@@ -200,12 +200,12 @@ def _read_redrive(name: str, given: str, queue: str, context: RequestContext) ->
     return {"dead_letter_queue": target, "receives_max": int(digits)}
 
 
-def _read_allow(name: str, given: str, queue: str, context: RequestContext) -> Values:
-    if not given:
+def _read_allow(name: str, value: str, queue: str, context: RequestContext) -> Values:
+    if not value:
         return {"redrive_permission": "", "redrive_sources": ()}
-    refuse = partial(errors.invalid_parameter, name, given)
+    refuse = partial(errors.invalid_parameter, name, value)
     try:
-        policy = msgspec.json.decode(given, type=_Allow)
+        policy = msgspec.json.decode(value, type=_Allow)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise invalid_attribute(
             name,
@@ -273,7 +273,7 @@ SETTINGS: dict[str, Setting] = {
     "MessageRetentionPeriod": number("retention_s", limits.RETENTION_S),
     "DelaySeconds": number("delay_s", limits.SQS_DELAY_S),
     "ReceiveMessageWaitTimeSeconds": number("receive_wait_s", limits.SQS_RECEIVE_WAIT_S),
-    "Policy": text("policy", _POLICY, lambda given, queue, context: read_policy(given, queue_arn(queue, context))),
+    "Policy": text("policy", _POLICY, lambda value, queue, context: read_policy(value, queue_arn(queue, context))),
     REDRIVE_POLICY: _REDRIVE,
     "RedriveAllowPolicy": _REDRIVE_ALLOW,
     FIFO_QUEUE: replace(flag("fifo"), fifo=True),
@@ -333,14 +333,14 @@ def read_settings(attributes: Mapping[str, str], queue: str, context: RequestCon
     invalid value, InvalidParameterValue for an invalid redrive policy.
     """
     values: Values = {}
-    for name, given in attributes.items():
+    for name, value in attributes.items():
         setting = SETTINGS.get(name)
         if setting is None or setting.fifo > is_fifo(queue):
             if name in {"DeduplicationScope", "FifoThroughputLimit"}:
                 why = f"You can specify the {name} only when FifoQueue is set to true."
                 raise SqsError(errors.INVALID_ATTRIBUTE_NAME, why)
             raise errors.unknown_attribute(name)
-        values |= setting.read(name, given, queue, context)
+        values |= setting.read(name, value, queue, context)
     return values
 
 

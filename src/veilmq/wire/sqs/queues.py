@@ -333,13 +333,13 @@ class Grant:
         """Return the new document; raises ``EditRefused`` if the label exists or the policy would be too long."""
         label, arn = self.statement["Sid"], self.statement["Resource"]
         document = decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
-        found = statements(document) if text else []
-        if any(other.get("Sid") == label for other in found):
+        prior = statements(document) if text else []
+        if any(other.get("Sid") == label for other in prior):
             raise EditRefused(errors.invalid_parameter("Label", label, "Already exists."))
-        if len(found) >= limits.SQS_POLICY_STATEMENTS_MAX:
-            why = f"{len(found) + 1} statements were found, maximum allowed is {limits.SQS_POLICY_STATEMENTS_MAX}."
+        if len(prior) >= limits.SQS_POLICY_STATEMENTS_MAX:
+            why = f"{len(prior) + 1} statements were found, maximum allowed is {limits.SQS_POLICY_STATEMENTS_MAX}."
             raise EditRefused(SqsError(errors.OVER_LIMIT, why))
-        made = _encode(document | {"Statement": [*found, self.statement]})
+        made = _encode(document | {"Statement": [*prior, self.statement]})
         if len(made.encode()) > limits.SQS_POLICY_BYTES_MAX:
             raise EditRefused(
                 SqsError(errors.OVER_LIMIT, f"The policy would have more than {limits.SQS_POLICY_BYTES_MAX} bytes.")
@@ -356,9 +356,9 @@ class Revoke:
     def __call__(self, text: str) -> str:
         """Return the new document; raises ``EditRefused`` if there is no such statement."""
         document = decode(text) if text else {}
-        found = statements(document) if text else []
-        left = [statement for statement in found if statement.get("Sid") != self.label]
-        if len(left) == len(found):
+        prior = statements(document) if text else []
+        left = [statement for statement in prior if statement.get("Sid") != self.label]
+        if len(left) == len(prior):
             raise EditRefused(errors.invalid_parameter("Label", self.label, "can't find label on existing policy."))
         return _encode(document | {"Statement": left}) if left else ""
 

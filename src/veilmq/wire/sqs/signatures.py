@@ -46,12 +46,12 @@ def canonical_path(raw: bytes) -> bytes:
 
 def query_pairs(query: bytes) -> list[Pair]:
     """Return the names and values of a query, decoded; ``+`` is a space, as in a form."""
-    found = []
+    pairs = []
     for item in query.split(b"&"):
         if item:
             name, _, value = item.replace(b"+", b" ").partition(b"=")
-            found.append((unquote_to_bytes(name), unquote_to_bytes(value)))
-    return found
+            pairs.append((unquote_to_bytes(name), unquote_to_bytes(value)))
+    return pairs
 
 
 def canonical_query(decoded: Iterable[Pair]) -> bytes:
@@ -132,8 +132,8 @@ class Verifier:
         """
         authorization = headers.get(b"authorization")
         if authorization is None:
-            presigned, signature, path, given = self._read_presigned(target, now_s)
-            rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
+            presigned, signature, path, pairs = self._read_presigned(target, now_s)
+            rest = [pair for pair in pairs if pair[0] != _QUERY_SIGNATURE]
             presigned.check(signature, _start(method, path, rest), headers, self._digest(headers, body, digest))
             return presigned.key.caller
         header_prefix, _, signature = authorization.rpartition(_SIGNATURE)
@@ -179,12 +179,12 @@ class Verifier:
 
     def _read_presigned(self, target: bytes, now_s: float) -> "tuple[_Scope, bytes, bytes, list[Pair]]":
         """Return the scope, the signature, the path and the parameters of a presigned request."""
-        path, given = _split(target)
-        parameters = dict(given)
+        path, pairs = _split(target)
+        parameters = dict(pairs)
         if b"X-Amz-Algorithm" not in parameters:
             raise SqsError(errors.MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
         algorithm, credential, date, expires, names, signature = _single_values(
-            given, (*_QUERY, _QUERY_SIGNATURE), "AWS query-string parameters must include '{}', once."
+            pairs, (*_QUERY, _QUERY_SIGNATURE), "AWS query-string parameters must include '{}', once."
         )
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'.")
@@ -199,7 +199,7 @@ class Verifier:
             expired = f"The presigned request expired at {_basic_date(scope.date_s + seconds)}."
             raise SqsError(errors.REQUEST_EXPIRED, expired)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
-        return scope, signature, path, given
+        return scope, signature, path, pairs
 
     def _digest(self, headers: Headers, body: bytes, digest: bytes | None) -> bytes:
         """Return the signed hash of the payload, or ``UNSIGNED-PAYLOAD``."""
@@ -211,9 +211,9 @@ class Verifier:
         algorithm, _, rest = authorization.strip().partition(b" ")
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'; sign with Signature Version 4.")
-        given = [split_pair(item) for item in rest.split(b",")]
+        pairs = [split_pair(item) for item in rest.split(b",")]
         why = "Authorization header requires '{}' parameter, once."
-        credential, names, signature = _single_values(given, (b"Credential", b"SignedHeaders", b"Signature"), why)
+        credential, names, signature = _single_values(pairs, (b"Credential", b"SignedHeaders", b"Signature"), why)
         return self._scope(credential, names), signature
 
     def _scope(self, credential: bytes, names: bytes) -> "_Scope":
@@ -325,14 +325,14 @@ def credential_of(authorization: bytes, target: bytes) -> bytes:
     return dict(query_pairs(query)).get(_QUERY[1], b"")
 
 
-def _single_values(given: list[Pair], names: Sequence[bytes], why: str) -> list[bytes]:
+def _single_values(pairs: list[Pair], names: Sequence[bytes], why: str) -> list[bytes]:
     """Return the values of ``names``, which must occur once and not be empty; ``why`` has a ``{}`` for a name."""
     values = []
     for name in names:
-        found = [value for each, value in given if each == name]
-        if len(found) != 1 or not found[0]:
+        matches = [value for sent_name, value in pairs if sent_name == name]
+        if len(matches) != 1 or not matches[0]:
             raise _incomplete(why.format(name.decode()))
-        values += found
+        values += matches
     return values
 
 

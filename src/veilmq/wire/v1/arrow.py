@@ -114,11 +114,11 @@ def _maps(properties: Sequence[Properties], read: Callable[..., dict[str, str] |
     keys: list[str] = []
     values: list[str] = []
     for each in properties:
-        found = read(each.attributes)
-        offsets.append(None if found is None else len(keys))
-        if found:
-            keys += found
-            values += found.values()
+        attributes = read(each.attributes)
+        offsets.append(None if attributes is None else len(keys))
+        if attributes:
+            keys += attributes
+            values += attributes.values()
     offsets.append(len(keys))
     return pa.MapArray.from_arrays(pa.array(offsets, _COUNT), pa.array(keys, _TEXT), pa.array(values, _TEXT))
 
@@ -208,11 +208,11 @@ def _field(metadata: bytes, table: int, slot: int) -> int | None:
 
 def _of_rows(batch: Any, outgoing: Outgoing, first: int, end: int) -> tuple[NewMessage, ...]:
     part = batch.slice(first, end - first)
-    given = {name: part.column(name) for name in part.schema.names}
-    bodies = given["body"].to_pylist()
+    by_name = {name: part.column(name) for name in part.schema.names}
+    bodies = by_name["body"].to_pylist()
     if None in bodies:
         raise RowRefused(bodies.index(None), SqsError(INVALID_REQUEST, "It has no body."))
-    columns = {name: _values(name, column) for name, column in given.items() if column.null_count < len(column)}
+    columns = {name: _values(name, column) for name, column in by_name.items() if column.null_count < len(column)}
     columns["body"] = bodies
     if len(columns) == 1:
         return outgoing.from_bodies(bodies)

@@ -151,22 +151,22 @@ class ClaimedMessages(msgspec.Struct, frozen=True):
 
 
 def _claim(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
-    given = asdict(fields)
-    wait_s = given.pop("wait_s")
-    return ApiCall(claims.Claim(queue=request.queue, **given), wait_s=wait_s)
+    values = asdict(fields)
+    wait_s = values.pop("wait_s")
+    return ApiCall(claims.Claim(queue=request.queue, **values), wait_s=wait_s)
 
 
 def _read(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
-    given, name = asdict(fields), request.queue.partition("/")[2]
+    values, name = asdict(fields), request.queue.partition("/")[2]
     writer: Callable[[], Writer] = partial(JsonWriter, name)
-    if given.pop("format") == "arrow":
+    if values.pop("format") == "arrow":
         writer = api.with_arrow("ArrowWriter", name, instead="ask for format=json")
-    return ApiCall(BulkRead(first=ReadClaim(queue=request.queue, **given), writer=writer), lambda reply: reply)
+    return ApiCall(BulkRead(first=ReadClaim(queue=request.queue, **values), writer=writer), lambda reply: reply)
 
 
 def _evict(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
-    given = asdict(fields) | {"message": fields.message.bytes}
-    return ApiCall(claims.EvictMessage(queue=request.queue, **given))
+    values = asdict(fields) | {"message": fields.message.bytes}
+    return ApiCall(claims.EvictMessage(queue=request.queue, **values))
 
 
 _ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)

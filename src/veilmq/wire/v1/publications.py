@@ -108,9 +108,9 @@ class Outgoing:
 
 
 def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Attribute]:
-    for given in (texts, types):
-        if len(given) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-            raise too_many_attributes(len(given))
+    for by_name in (texts, types):
+        if len(by_name) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+            raise too_many_attributes(len(by_name))
     for name in types:
         if name not in texts:
             raise SqsError(INVALID_REQUEST, f"attribute_types has {name[:64]!r}, which is not in attributes.")
@@ -235,11 +235,11 @@ def _forward(request: ApiRequest, fields: ForwardFields, context: RequestContext
     account = request.queue.partition("/")[0]
     entries = [
         ForwardEntry(
-            receipt=each.receipt,
-            target=each.target if "/" in each.target else f"{account}/{each.target}",
-            reasons=each.reasons,
+            receipt=entry.receipt,
+            target=entry.target if "/" in entry.target else f"{account}/{entry.target}",
+            reasons=entry.reasons,
         )
-        for each in fields.entries
+        for entry in fields.entries
     ]
 
     def respond(results: list[Forwarded | VeilmqError]) -> Reply:

@@ -58,9 +58,9 @@ _TYPES: dict[str, Any] = {
 SettingFields = fields_type(
     "SettingFields",
     [
-        (each.name, _TYPES.get(each.name, each.type) | UnsetType, UNSET)
-        for each in msgspec.structs.fields(QueueSettings)
-        if each.name not in ("tags", "purges")
+        (field.name, _TYPES.get(field.name, field.type) | UnsetType, UNSET)
+        for field in msgspec.structs.fields(QueueSettings)
+        if field.name not in ("tags", "purges")
     ],
 )
 """The fields of ``core.settings.QueueSettings``; absent ones do not change, ``None`` is the server's setting."""
@@ -141,30 +141,30 @@ def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall
 
 def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str, SettingValue]:
     """Return the ``SettingFields`` of ``queue`` as changes of ``QueueSettings``; raises ``SqsError``."""
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET
     }
-    for name in given.keys() & RANGES.keys():
-        if given[name] is not None and not RANGES[name].holds(given[name]):
+    for name in values.keys() & RANGES.keys():
+        if values[name] is not None and not RANGES[name].holds(values[name]):
             raise _invalid_setting(name, f"must be {RANGES[name].minimum} to {RANGES[name].maximum}")
-    if len(given.get("visibility_rules", "").encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
+    if len(values.get("visibility_rules", "").encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
         raise _invalid_setting("visibility_rules", f"may have {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes")
-    key = given.get("kms_key", "")
+    key = values.get("kms_key", "")
     if len(key) > limits.SQS_KMS_KEY_CHARACTERS_MAX or not key.isprintable():
         raise _invalid_setting("kms_key", f"may have {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters")
-    sources = given.get("redrive_sources", ())
+    sources = values.get("redrive_sources", ())
     if len(sources) > limits.SQS_REDRIVE_SOURCES_MAX:
         raise _invalid_setting("redrive_sources", f"may name {limits.SQS_REDRIVE_SOURCES_MAX} queues")
     account = queue.partition("/")[0]
-    if given.get("dead_letter_queue"):
-        given["dead_letter_queue"] = _full_name("dead_letter_queue", given["dead_letter_queue"], account)
-        if given["dead_letter_queue"] == queue:
+    if values.get("dead_letter_queue"):
+        values["dead_letter_queue"] = _full_name("dead_letter_queue", values["dead_letter_queue"], account)
+        if values["dead_letter_queue"] == queue:
             raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(self_reference_error(queue)))
-    if "redrive_sources" in given:
-        given["redrive_sources"] = tuple(_full_name("redrive_sources", each, account) for each in sources)
-    if "policy" in given:
-        given |= SETTINGS["Policy"].read("policy", given["policy"], queue, context)
-    return given
+    if "redrive_sources" in values:
+        values["redrive_sources"] = tuple(_full_name("redrive_sources", source, account) for source in sources)
+    if "policy" in values:
+        values |= SETTINGS["Policy"].read("policy", values["policy"], queue, context)
+    return values
 
 
 def check_new(name: str, *, fifo: bool) -> None:
@@ -208,13 +208,13 @@ class ListFields(Value, forbid_unknown_fields=True):
 
 
 def _list_queues(request: ApiRequest, fields: ListFields, context: RequestContext) -> ApiCall:
-    given = asdict(fields)
-    order, names = given.pop("sort"), given.pop("names")
+    options = asdict(fields)
+    order, names = options.pop("sort"), options.pop("names")
     if names is not None:
         names = tuple(dict.fromkeys(name for name in names.split(",") if _NAME.fullmatch(name)))
         if len(names) > BROWSED_QUEUES_MAX:
             raise SqsError(INVALID_REQUEST, f"names: must be at most {BROWSED_QUEUES_MAX} names.")
-    return ApiCall(BrowseQueues(account=request.account, names=names, order=order, **given))
+    return ApiCall(BrowseQueues(account=request.account, names=names, order=order, **options))
 
 
 # Inspection of messages and leases is read-only: it begins no lease and counts no receive. Messages have the fields of
@@ -358,15 +358,15 @@ def _list_leases(request: ApiRequest, fields: LeaseFields, context: RequestConte
     texts = fields.also.split(",") if fields.also else []
     if len(texts) > limits.INSPECT_ALSO_MAX:
         raise SqsError(INVALID_REQUEST, f"also: must be at most {limits.INSPECT_ALSO_MAX} positions.")
-    if not all(re.fullmatch("[0-9]{1,19}", each) and int(each) < 1 << 63 for each in texts):
+    if not all(re.fullmatch("[0-9]{1,19}", text) and int(text) < 1 << 63 for text in texts):
         raise SqsError(INVALID_REQUEST, "also: must be positions from a list of leases, separated by commas.")
     command = InspectLeases(queue=request.queue, count=fields.count, also=tuple(map(int, texts)))
-    return ApiCall(command, lambda seen: as_json(ListedLeases([_lease(each) for each in seen])))
+    return ApiCall(command, lambda seen: as_json(ListedLeases([_lease(lease) for lease in seen])))
 
 
 def _lease(seen: SeenLease) -> Lease:
-    given = asdict(seen)
-    return Lease(message_id=id_text(given.pop("message_id")), position=str(given.pop("position")), **given)
+    values = asdict(seen)
+    return Lease(message_id=id_text(values.pop("message_id")), position=str(values.pop("position")), **values)
 
 
 def _limit_size(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[tuple[AnyMessage, str]], bool]:

@@ -181,14 +181,14 @@ def from_json(body: bytes, kind: type[Fields]) -> Fields:
 
 def from_query(query: bytes, kind: type[Fields]) -> Fields:
     """Decode a query string to ``kind``, ignoring signature parameters; raises ``SqsError`` (InvalidRequest)."""
-    given: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     try:
         for name, value in query_pairs(query):
             if name.startswith(_SIGNATURES):
                 continue
-            if given.setdefault(name.decode(), value.decode()) != value.decode():
+            if parameters.setdefault(name.decode(), value.decode()) != value.decode():
                 raise SqsError(INVALID_REQUEST, f"The parameter {name.decode()[:64]!r} has two values; give it once.")
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(parameters, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _validation_error(error) from None
     except UnicodeDecodeError:
@@ -236,9 +236,9 @@ def fields_of(command: type[Command], *, without: tuple[str, ...] = (), **others
 
     Decoding refuses unknown fields and values out of range, so an engine can rely on them.
     """
-    own = [each for each in msgspec.structs.fields(command) if each.name not in ("queue", *without, *others)]
-    fields = [(each.name, each.type) if each.required else (each.name, each.type, each.default) for each in own]
-    fields += [(name, *each) for name, each in others.items()]
+    own = [field for field in msgspec.structs.fields(command) if field.name not in ("queue", *without, *others)]
+    fields = [(field.name, field.type) if field.required else (field.name, field.type, field.default) for field in own]
+    fields += [(name, *definition) for name, definition in others.items()]
     return fields_type(f"{command.__name__}Fields", fields)
 
 

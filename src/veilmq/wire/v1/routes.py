@@ -151,8 +151,8 @@ def openapi_document() -> bytes:
     of_routes = [kind for row in ROUTES.values() for kind in (row.query, row.body, row.result)]
     of_actions = [kind for action in ACTIONS.values() for kind in (action.request, _result(action))]
     types = [kind for kind in dict.fromkeys([*of_routes, *of_actions]) if kind is not None and kind is not NoFields]
-    found, components = msgspec.json.schema_components(types, ref_template=_REFERENCE + "{name}")
-    schemas: Schemas = dict(zip(types, found, strict=True))
+    references, components = msgspec.json.schema_components(types, ref_template=_REFERENCE + "{name}")
+    schemas: Schemas = dict(zip(types, references, strict=True))
     settings = components["SettingFields"]["properties"]
     for name, allowed in queues.RANGES.items():  # checked by the route, not by the types
         for kind in settings[name].get("anyOf", [settings[name]]):
@@ -246,9 +246,9 @@ def _errors(codes: Mapping[int, Iterable[str]]) -> Document:
 def _in_json_schema(value: Any, name: str = "") -> Any:
     """Return ``value`` with patterns in the syntax of JSON Schema and descriptions in CommonMark."""
     if isinstance(value, dict):
-        return {key: _in_json_schema(each, key) for key, each in value.items()}
+        return {key: _in_json_schema(item, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_in_json_schema(each) for each in value]
+        return [_in_json_schema(item) for item in value]
     if name == "pattern" and isinstance(value, str):
         return re.sub(r"\\Z$", "$", re.sub(r"^\\A", "^", value))
     if name in {"description", "summary"} and isinstance(value, str):
