@@ -214,7 +214,7 @@ class ForwardedEntry(Value):
     duplicate: bool = False
 
 
-class EntryAnswer(Value):
+class EntryResult(Value):
     """The result for one message: its ``id`` in the target, or the ``code`` and ``status`` of an error."""
 
     id: str | UnsetType = UNSET
@@ -225,10 +225,10 @@ class EntryAnswer(Value):
     status: int | UnsetType = UNSET
 
 
-class EntryAnswers(msgspec.Struct, frozen=True):
+class EntryResults(msgspec.Struct, frozen=True):
     """The result for each message, in order."""
 
-    entries: list[EntryAnswer]
+    entries: list[EntryResult]
 
 
 def _forward(request: ApiRequest, fields: ForwardFields, context: RequestContext) -> ApiCall:
@@ -280,6 +280,6 @@ ROUTES = (
     # requires DeleteMessage too, and SendMessage on the targets (server.permissions)
     Route(b"POST", b"queues", b"forward", "ReceiveMessage",
           'Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order.', _forward,
-          body=ForwardFields, result=EntryAnswers, errors=_OF_FORWARD),
+          body=ForwardFields, result=EntryResults, errors=_OF_FORWARD),
 )
 # fmt: on

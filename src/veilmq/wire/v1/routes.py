@@ -80,7 +80,7 @@ its user. `-` stands for the caller's own account, and `/api/{noun}` for `/api/{
 since the epoch. The port of the queues has the same routes under `/v1/`, for signed requests."""
 
 
-class BatchAnswer(Shape):
+class BatchActionResult(Shape):
     """The result of a batch action of SQS; the members of a success depend on the action."""
 
     successful: list[dict[str, Any]] | None = None
@@ -183,7 +183,7 @@ def admin_path(route: Route) -> str:
 
 
 def _result(action: Action) -> type[msgspec.Struct]:
-    return BatchAnswer if action.result is BatchResult else action.result or Nothing
+    return BatchActionResult if action.result is BatchResult else action.result or Nothing
 
 
 def _of_route(route: Route, schemas: Schemas, components: Document) -> Document:
