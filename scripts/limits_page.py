@@ -21,11 +21,10 @@ def page() -> str:
     parts = [_HEAD]
     for line in SOURCE.read_text(encoding="utf-8").splitlines():
         if line.startswith("# "):
-            parts.append(
-                f"\n## {line[2:].rstrip('.')}\n\n| limit | minimum | maximum | default |\n| --- | --- | --- | --- |\n"
-            )
+            parts.append(f"\n## {line[2:].rstrip('.')}\n\n| limit | minimum | maximum | default | |\n")
+            parts.append("| --- | --- | --- | --- | --- |\n")
         elif (name := _assigned(line)) is not None and len(parts) > 1:
-            parts.append(_row(name))
+            parts.append(_row(name, line.partition("  # ")[2]))
     return "".join(parts)
 
 
@@ -39,11 +38,11 @@ def _assigned(line: str) -> str | None:
     return None
 
 
-def _row(name: str) -> str:
+def _row(name: str, comment: str) -> str:
     value = getattr(limits, name)
     if isinstance(value, limits.Range):
-        return f"| `{name}` | {value.minimum:,} | {value.maximum:,} | {value.default:,} |\n"
-    return f"| `{name}` | | {value:,} | — |\n"
+        return f"| `{name}` | {value.minimum:,} | {value.maximum:,} | {value.default:,} | {comment} |\n"
+    return f"| `{name}` | | {value:,} | — | {comment} |\n"
 
 
 if __name__ == "__main__":

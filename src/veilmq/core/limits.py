@@ -38,36 +38,36 @@ class Range:
 
 
 # The widest values of all protocols.
-VISIBILITY_TIMEOUT_S = Range(minimum=0, maximum=43_200, default=30)
-DELAY_S = Range(minimum=0, maximum=604_800, default=0)
-RETENTION_S = Range(minimum=60, maximum=1_209_600, default=345_600)
-RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)
-MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)
-PRIORITY = Range(minimum=1, maximum=16, default=8)
-LEASE_S_MAX = 43_200
+VISIBILITY_TIMEOUT_S = Range(minimum=0, maximum=43_200, default=30)  # from a receive until the message is visible
+DELAY_S = Range(minimum=0, maximum=604_800, default=0)  # from a send until the message is visible
+RETENTION_S = Range(minimum=60, maximum=1_209_600, default=345_600)  # from a send until the message is deleted
+RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)  # of a receive that finds no message
+MESSAGE_BYTES = Range(minimum=1_024, maximum=1_048_576, default=1_048_576)  # body and attributes together
+PRIORITY = Range(minimum=1, maximum=16, default=8)  # of a message sent over SMQ; 1 is received first
+LEASE_S_MAX = 43_200  # from a receive, however often the timeout is changed
 VISIBILITY_RULES_BYTES_MAX = 65_536
 RECEIVES_PER_S = Range(minimum=0, maximum=1_000_000, default=0)  # per queue; 0 for no limit
-IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)
-FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)
-DEDUPLICATION_S = 300
-ATTEMPT_S = 300
-FAIR_SHARE_PERCENT = 10
-FAIR_IN_FLIGHT_MIN = 30
-FAIR_SILENCE_S = 300
+IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=120_000)  # messages in flight of a standard queue
+FIFO_IN_FLIGHT = Range(minimum=1, maximum=1_000_000, default=20_000)  # messages in flight of a FIFO queue
+DEDUPLICATION_S = 300  # for which a FIFO queue recognises a duplicate
+ATTEMPT_S = 300  # for which a receive from a FIFO queue can be repeated by its attempt id
+FAIR_SHARE_PERCENT = 10  # a group with a larger share of a fair queue is noisy
+FAIR_IN_FLIGHT_MIN = 30  # messages in flight that a group needs to be noisy by them
+FAIR_SILENCE_S = 300  # without a send, after which a group is quiet
 FAIR_RECENT_S = 60  # half-life of recent processing time
-CLAIM_HOLD_S = Range(minimum=60, maximum=1_209_600, default=3_600)
-CLAIM_LEASE_S = Range(minimum=5, maximum=3_600, default=60)
+CLAIM_HOLD_S = Range(minimum=60, maximum=1_209_600, default=3_600)  # from a heartbeat until messages return
+CLAIM_LEASE_S = Range(minimum=5, maximum=3_600, default=60)  # for which a heartbeat keeps a source alive
 CLAIMED = Range(minimum=1, maximum=1_000_000_000, default=10_000_000)  # claimed messages per queue
 CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # per claim
-CLAIM_SHARD_MESSAGES = 25_000
+CLAIM_SHARD_MESSAGES = 25_000  # the default size of a shard
 STORED_BYTES_MAX = 1_114_112  # the longest stored message, with names and groups
 CLAIM_BYTES = Range(minimum=2_097_152, maximum=1 << 40, default=1 << 40)  # per claim
-CLAIM_PAGE_MESSAGES = 2_000
-CLAIM_SHARDS_MAX = 1_024
-CLAIM_PAGE_BYTES = 4 * 1_048_576
+CLAIM_PAGE_MESSAGES = 2_000  # per page of a shard
+CLAIM_SHARDS_MAX = 1_024  # per claim
+CLAIM_PAGE_BYTES = 4 * 1_048_576  # per page of a shard
 CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer if it returns or takes them one by one
 SOURCE_SILENCE_S = 1_209_600  # after which a source without open claims is deleted
-SOURCES_LISTED_MAX = 1_000
+SOURCES_LISTED_MAX = 1_000  # per queue
 CLAIM_READ_BYTES = 4 * 1_048_576  # a reply with messages of a claim ends with the page that reaches it
 INSPECT_MESSAGES = Range(minimum=1, maximum=100, default=10)  # per reply
 INSPECT_LEASES = Range(minimum=1, maximum=1_000, default=100)  # per reply
@@ -82,20 +82,20 @@ STAGE_BYTES_MAX = 4 * 1_048_576  # all messages of one call
 PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages per second of one publication
 PUBLISH_ATTEMPTS_MAX = 1_000  # per call
 WRITER_SILENCE_S = 1_209_600  # after which a writer and its staged messages are deleted
-WRITERS_LISTED_MAX = 1_000
-PURGE_PAUSE_S = 60
-QUEUE_NAME_PAUSE_S = 60
+WRITERS_LISTED_MAX = 1_000  # per queue
+PURGE_PAUSE_S = 60  # between two purges of a queue
+QUEUE_NAME_PAUSE_S = 60  # until the name of a deleted queue can be used again
 
 # Amazon SQS (SQS Developer Guide, "Amazon SQS quotas"; API Reference 2012-11-05).
 SQS_DELAY_S = Range(minimum=0, maximum=900, default=0)
 SQS_RECEIVE_WAIT_S = Range(minimum=0, maximum=20, default=0)
-SQS_RECEIVE_COUNT = Range(minimum=1, maximum=10, default=1)
-SQS_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)
-SQS_RECEIVES_MAX = Range(minimum=1, maximum=1_000, default=10)
+SQS_RECEIVE_COUNT = Range(minimum=1, maximum=10, default=1)  # messages per receive
+SQS_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)  # queues per page
+SQS_RECEIVES_MAX = Range(minimum=1, maximum=1_000, default=10)  # until a message is a dead letter
 SQS_KMS_DATA_KEY_REUSE_S = Range(minimum=60, maximum=86_400, default=300)
 SQS_KMS_KEY_CHARACTERS_MAX = 2_048
-SQS_MOVES_PER_S = Range(minimum=1, maximum=500, default=500)
-SQS_MOVE_TASK_RESULTS = Range(minimum=1, maximum=10, default=1)
+SQS_MOVES_PER_S = Range(minimum=1, maximum=500, default=500)  # messages that a move task moves
+SQS_MOVE_TASK_RESULTS = Range(minimum=1, maximum=10, default=1)  # tasks per reply
 SQS_BATCH_ENTRIES_MAX = 10
 SQS_BATCH_BYTES_MAX = 1_048_576
 SQS_BATCH_ENTRY_ID_CHARACTERS_MAX = 80
@@ -129,10 +129,10 @@ SMQ_DELAY_S = Range(minimum=0, maximum=604_800, default=0)
 SMQ_RETENTION_S = Range(minimum=60, maximum=604_800, default=345_600)
 SMQ_RECEIVE_WAIT_S = Range(minimum=0, maximum=30, default=0)
 SMQ_MESSAGE_BYTES = Range(minimum=1_024, maximum=65_536, default=65_536)
-SMQ_RECEIVE_COUNT = Range(minimum=1, maximum=16, default=1)
+SMQ_RECEIVE_COUNT = Range(minimum=1, maximum=16, default=1)  # messages per receive
 SMQ_BATCH_ENTRIES_MAX = 16
 SMQ_BATCH_BYTES_MAX = 65_536
-SMQ_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)
+SMQ_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)  # queues or topics per page
 SMQ_QUEUE_NAME_CHARACTERS_MAX = 256
 SMQ_GROUP_ID_CHARACTERS_MAX = 128
 SMQ_LOGGING_BUCKET_CHARACTERS_MAX = 256
@@ -142,8 +142,8 @@ SMQ_PROPERTY_VALUE_CHARACTERS_MAX = 4_096
 SMQ_TOPIC_NAME_CHARACTERS_MAX = 255
 SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX = 255
 SMQ_SUBSCRIPTIONS_MAX = 100  # per topic
-SMQ_TAG_CHARACTERS_MAX = 16
-SMQ_TOPIC_RETENTION_S = 86_400
+SMQ_TAG_CHARACTERS_MAX = 16  # MessageTag and FilterTag
+SMQ_TOPIC_RETENTION_S = 86_400  # for which a message waits to be pushed
 SMQ_XML_DEPTH_MAX = 8  # nested elements; valid requests have at most five
 SMQ_XML_ELEMENTS_MAX = 8_192  # per request; the widest valid batch has about 6,600
 SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # the name of an element; its attributes together
@@ -154,24 +154,24 @@ HTTP_LARGE_BODY_BYTES = 65_536  # a longer body reserves its bytes in the budget
 HTTP_BODY_STEP_BYTES = 1_048_576  # the part that a chunked body reserves at a time
 HTTP_BODY_WAIT_S_MAX = 5  # waiting for room in the budget, then 503
 HTTP_BYTES = Range(minimum=67_108_864, maximum=2**40, default=134_217_728)  # bodies and unread replies together
-HTTP_HEAD_BYTES_MAX = 32_768
-HTTP_HEADERS_MAX = 100
-HTTP_TARGET_BYTES_MAX = 8_192
-HTTP_REQUEST_S_MAX = 30
-HTTP_IDLE_S_MAX = 75
-HTTP_PIPELINED_REQUESTS_MAX = 64
+HTTP_HEAD_BYTES_MAX = 32_768  # request line and headers
+HTTP_HEADERS_MAX = 100  # per request; as many trailers
+HTTP_TARGET_BYTES_MAX = 8_192  # path and query of a request
+HTTP_REQUEST_S_MAX = 30  # until a request is complete
+HTTP_IDLE_S_MAX = 75  # of a connection without requests
+HTTP_PIPELINED_REQUESTS_MAX = 64  # in progress on a connection
 
 # The store.
-BATCH_COMMANDS_MAX = 1_024
-BATCH_BYTES_MAX = 2 * 1_048_576
+BATCH_COMMANDS_MAX = 1_024  # in one transaction of a data folder
+BATCH_BYTES_MAX = 2 * 1_048_576  # of messages in one transaction of a data folder
 BATCH_ROW_BYTES = 384  # counted for each row beside its content, which limits a batch to about 5,000 rows
 EVENTS_WAITING_MAX = 10_000_000  # about 1 GB
-DEAD_LETTERS_PER_RECEIVE = 100
-DEAD_LETTER_BYTES_PER_RECEIVE = 1_048_576
-MOVE_TASKS_KEPT = 10
+DEAD_LETTERS_PER_RECEIVE = 100  # moved by one receive
+DEAD_LETTER_BYTES_PER_RECEIVE = 1_048_576  # moved by one receive
+MOVE_TASKS_KEPT = 10  # of a dead-letter queue, the latest
 MOVE_SLICE_MESSAGES = 200  # moved in one slice of a move task: about 10 ms
 MOVE_SLICE_BYTES = 1_048_576
-FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
+FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576  # of free disk space, below which sends are refused
 
 # The pipeline.
 ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # from one compaction to the next; 0 for never
