@@ -33,7 +33,7 @@ from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqEr
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.sqlite import fifo, standard
-from veilmq.store.sqlite.database import disk_is_full
+from veilmq.store.sqlite.database import FolderError, disk_is_full
 from veilmq.store.sqlite.queues import Queue
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import advance_time, dead_letter_sink, settle
@@ -120,6 +120,8 @@ class Batch:
             if mark is not None:
                 session.run("put_mark", mark)
             session.finish()
+        except FolderError:
+            raise
         except Exception as error:  # the fault of a command, unless SQLite ended the transaction twice
             if self._singles and not session.connection.in_transaction and not disk_is_full(error):
                 raise

@@ -281,15 +281,19 @@ async def test_a_removed_or_replaced_file_stops_the_store(
 
 
 @pytest.mark.usefixtures("commits_in_place")
+@pytest.mark.parametrize("is_full", [False, True])
 async def test_no_batch_is_acknowledged_after_its_folder_was_moved(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_full: bool
 ) -> None:
+    """If the disk was full, a send in the batch finds that out."""
     with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
         store = await opened(tmp_path / "data", fatal)
+        store._database.low_disk_space = is_full
         (tmp_path / "data").rename(tmp_path / "moved")
-        with pytest.raises(OutcomeUnknown):
-            await execute(store, SEND)
+        receive = Receive(queue=QUEUE)
+        answers = await asyncio.gather(*(execute(store, each) for each in (SEND, receive)), return_exceptions=True)
+        assert [type(each) for each in answers] == [OutcomeUnknown] * 2
         assert "was removed or replaced" in str(fatal)
         await store.close()
 
