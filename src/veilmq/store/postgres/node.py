@@ -9,10 +9,11 @@ priority precedes the last received one, except those committed late or returned
 that message, every 16th a little before it; once a second, and whenever nothing is found, at the start. These full
 scans take at most a tenth of the time.
 
-**Quotas.** A small in-flight quota is counted at each receive and exact. For a large one, one node counts for all at
-intervals (at most a fiftieth of the time), and each node adds its own changes since; between two counts, receives of
-other nodes can exceed the quota. A small quota beside thousands of delayed messages works the same way, but nodes share
-their changes at once: only simultaneous receives exceed it, and an expired lease frees its slot at the next count.
+**Quotas.** A small in-flight quota is counted at each receive: only simultaneous receives of several nodes exceed it.
+For a large one, one node counts for all at intervals (at most a fiftieth of the time), and each node adds its own
+changes since; between two counts, receives of other nodes can exceed the quota. A small quota beside thousands of
+delayed messages works the same way, but nodes share their changes at once; an expired lease frees its slot at the next
+count.
 
 **Fair queues** are standard queues with message groups. A node tracks its own receives exactly, and reads the leases of
 all nodes at most once a second, for at most a fiftieth of the time. ``core.messages`` decides which groups are noisy.

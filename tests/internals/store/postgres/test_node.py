@@ -354,7 +354,7 @@ def test_nodes_see_each_others_receives_at_the_next_count(
     full.run(other.close())
 
 
-# Small in-flight quotas are exact; beside delayed messages they cost no more.
+# Small in-flight quotas; beside delayed messages they cost no more.
 
 
 SMALL = replace(RESTLESS, in_flight_max=QUOTA, fifo_in_flight_max=QUOTA)
