@@ -79,12 +79,12 @@ def _data_folder(settings: ServerSettings) -> Path:
 def _databases(
     settings: ServerSettings, command: str, missing: str = "name the home of the store with --store."
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the module ``store.postgres``, and the URLs in ``settings``, the home's first."""
+    """Return the module ``store.postgres.databases``, and the URLs in ``settings``, the home's first."""
     if settings.store is None:
         raise UsageError(f"The settings name no database; {missing}")
     from veilmq.server.stores import postgres_parts
 
-    return postgres_parts(f"veilmq {command}"), split_urls(settings.store)
+    return postgres_parts(f"veilmq {command}").databases, split_urls(settings.store)
 
 
 def _all_urls(parts: Any, urls: tuple[str, ...]) -> dict[int, str]:
