@@ -21,13 +21,13 @@ import asyncpg
 
 from veilmq.core import commands
 from veilmq.core.commands import Command, Done, Timer, Wake
-from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable
+from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, ReceiptCodec
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import READS, STEPS
 from veilmq.store.moves import MoveStep
-from veilmq.store.port import STANDBY, UNREACHABLE, Histogram, Metric, execute
+from veilmq.store.port import STANDBY, UNREACHABLE, Histogram, Metric
 from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
@@ -93,6 +93,7 @@ class Coalescer:
     key: tuple[str, type[Command]]
     hot: Hot
     task: asyncio.Task[None] | None = None
+    _singles: int = 0  # how many of the next commands run alone
     _waiting: deque[tuple[Command, Done]] = field(default_factory=deque)
 
     def add(self, command: Command, done: Done) -> None:
@@ -103,17 +104,18 @@ class Coalescer:
 
     def withdraw(self, done: Done) -> None:
         """Drop the command of ``done`` unless it has started."""
-        self._waiting = deque(each for each in self._waiting if each[1] != done)
+        for each in [each for each in self._waiting if each[1] == done]:
+            self._waiting.remove(each)
 
     async def _run(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft()]
-            left = self.engine.options.coalesced_max - self.hot.messages(batch[0][0])
+            left = -1 if self._singles else self.engine.options.coalesced_max - self.hot.messages(batch[0][0])
+            self._singles -= self._singles > 0
             while self._waiting and (messages := self.hot.messages(self._waiting[0][0])) <= left:
                 batch.append(self._waiting.popleft())
                 left -= messages
-            results = await self._run_batch([command for command, _ in batch])
-            for (command, done), result in zip(batch, results, strict=True):
+            for (command, done), result in zip(batch, await self._run_batch(batch), strict=False):
                 try:
                     done(result)
                 except Exception:  # the command is done, and other commands wait for their replies
@@ -121,19 +123,23 @@ class Coalescer:
         self.task = None
         del self.engine.coalescers[self.key]  # frees the memory of an idle queue
 
-    async def _run_batch(self, batch: list[Command]) -> list[Any]:
-        began_s = stopwatch_s()
+    async def _run_batch(self, batch: list[tuple[Command, Done]]) -> list[Any]:
+        """Return the results, or none if the commands wait again, or were forwarded."""
+        began_s, together = stopwatch_s(), [command for command, _ in batch]
         try:
-            return await self.work(batch)
+            return await self.work(together)
         except QueueNotFound:
-            return await self.engine.forward(self.key[0], batch)
+            self._waiting.extendleft(reversed(batch))
+            await self.engine.forward(self.key[0], self._waiting)
         except Exception as error:  # noqa: BLE001 - becomes the reply; failure_of logs defects
             if len(batch) == 1 or isinstance(error, SHARED_FAILURES):
-                return [failure_of(error, type(batch[0]).__name__)] * len(batch)
+                return [failure_of(error, type(together[0]).__name__)] * len(batch)
+            # One of them is at fault: run each alone, so that the others succeed.
+            self._waiting.extendleft(reversed(batch))
+            self._singles = len(batch)
         finally:
-            self.engine.command_metrics.record(batch, began_s)
-        # One of them is at fault: run each alone, so that the others succeed.
-        return [result for command in batch for result in await self._run_batch([command])]
+            self.engine.command_metrics.record(together, began_s)
+        return []
 
     async def work(self, batch: Sequence[Command]) -> list[Any]:
         """Run commands on one connection and return their results; raises ``QueueNotFound``."""
@@ -234,7 +240,7 @@ class PostgresEngine(Node):
     def submit(self, command: Command, done: Done) -> None:
         """Run ``command``; call ``done`` with its result or error once that is durable."""
         if self.is_closing or not self.is_open:
-            done(ShuttingDown() if self.is_closing else self.unavailable())
+            _refuse(ShuttingDown() if self.is_closing else self.unavailable(), command, done)
             return
         hot = HOT.get(type(command))
         if hot is None:
@@ -256,18 +262,20 @@ class PostgresEngine(Node):
             result = failure_of(error, type(command).__name__)
         self.command_metrics.record([command], began_s)
         if isinstance(result, QueueNotFound) and result.queue == queue_name_of(command):
-            (result,) = await self.forward(result.queue, [command])
-        done(result)
+            await self.forward(result.queue, deque([(command, done)]))
+        else:
+            done(result)
 
-    async def forward(self, name: str, batch: Sequence[Command]) -> list[Any]:
-        """Run commands on the database that has the queue, if another one does; return their results."""
+    async def forward(self, name: str, waiting: deque[tuple[Command, Done]]) -> None:
+        """Submit the commands to the database that has the queue, if another one does; they may be withdrawn before."""
         try:
             if self.catalog.shards is None:
                 raise QueueNotFound(name)
-            engine = await self.catalog.shards.engine_of(name, not_at=self.place)
+            submit = (await self.catalog.shards.engine_of(name, not_at=self.place)).submit
         except Exception as error:  # noqa: BLE001 - becomes the reply; failure_of logs defects
-            return [failure_of(error, "the lookup of a queue")] * len(batch)
-        return await asyncio.gather(*(execute(engine, each) for each in batch), return_exceptions=True)
+            submit = partial(_refuse, failure_of(error, "the lookup of a queue"))
+        while waiting:
+            submit(*waiting.popleft())
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` unless it has started; its client has disconnected."""
@@ -340,6 +348,10 @@ class PostgresEngine(Node):
         await self.drain()
         await self.watches.stop()
         await self.database.close()
+
+
+def _refuse(error: VeilmqError, _: Command, done: Done) -> None:
+    asyncio.get_running_loop().call_soon(done, error)
 
 
 async def _retry_once(work: Callable[[], Awaitable[T]]) -> T:

@@ -30,6 +30,7 @@ from veilmq.store.postgres import Shards, databases
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.databases import ONE_STORE, PLACES, examine_together
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock
@@ -536,6 +537,38 @@ def test_commands_on_several_databases(host: ShardsHost) -> None:
         return answers
 
     assert [type(answer) for answer in host._runner.run(closed())] == [ShuttingDown]
+
+
+def test_receive_withdrawn_during_the_search_for_its_queue_leases_nothing(
+    host: ShardsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client has disconnected; another one, which waits for the same search, gets the message."""
+    for name in names(2):
+        host.create(name)
+    host.send("a", queue=names(2)[1])
+    host.reopen()
+
+    async def play() -> list[object]:
+        engine_of, searching, goes_on = host.engine.engine_of, asyncio.Event(), asyncio.Event()
+
+        async def search(name: str, *, not_at: int | None = None) -> PostgresEngine:
+            searching.set()
+            await goes_on.wait()
+            return await engine_of(name, not_at=not_at)
+
+        monkeypatch.setattr(host.engine, "engine_of", search)
+        answers: list[object] = []
+        receive = commands.Receive(queue=names(2)[1], count=1)
+        host.engine.submit(receive, answers.append)
+        await searching.wait()
+        other = asyncio.ensure_future(execute(host.engine, receive))
+        await asyncio.sleep(0)
+        host.engine.withdraw(answers.append)
+        goes_on.set()
+        assert [each.body for each in (await other).messages] == ["a"]
+        return answers
+
+    assert host.run(play()) == []
 
 
 def test_failing_reply_callback_is_called_once(host: ShardsHost) -> None:
