@@ -299,7 +299,7 @@ async def test_renewals_end_with_the_message_or_the_timeout_of_the_handler(bench
     send(bench, "done")
     async with bench.working(app) as running:
         await bench.settled(running)
-        assert len(running.table) == 0
+        assert len(running.table.open_leases()) == 0
         await bench.elapse(HOUR_S)
         assert running.renewals.calls == 0
         await bench.settled(running)

@@ -37,6 +37,7 @@ from veilmq.consumer.handlers import (
 )
 from veilmq.consumer.metrics import exported, is_installed, served
 from veilmq.consumer.processes import SIGNALLED, process_number
+from veilmq.consumer.records import refuse_async
 from veilmq.consumer.runner import CANCEL_S
 from veilmq.consumer.running import Running, refuse_loop
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics
@@ -152,6 +153,7 @@ class Consumer(Lifespan):
         ``group_by`` maps an ``Item`` to a key; messages with different keys do not share a batch. When the handler
         returns, each message that did not ``fail`` is deleted. Not available for FIFO queues or in the process pool.
         """
+        refuse_async("group_by", group_by)
         size_max = checked(1, _BATCH_SIZE_MAX, "max_size", max_size)
         batching = Batching(size_max=size_max, linger_s=span_s(linger), key=group_by)
         options.setdefault("concurrency", 1)

@@ -49,10 +49,9 @@ class Reject(Outcome):
 
 
 class Drop(Outcome):
-    """Delete the message, which is of no use, and count it as dropped."""
+    """Delete the message, which is of no use, and count it as dropped; the reason is logged."""
 
     def __init__(self, reason: str = "") -> None:
-        """``reason`` is logged."""
         super().__init__(reason)
 
 

@@ -19,7 +19,7 @@ import msgspec
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, Threads, span_s
 from veilmq.consumer.context import Backoff, Batch, Context, Undecodable
-from veilmq.consumer.records import ByKey
+from veilmq.consumer.records import ByKey, refuse_async
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, RenewalPolicy
 from veilmq.core.limits import LEASE_S_MAX, SQS_RECEIVE_WAIT_S
 from veilmq.core.messages import Attribute
@@ -41,7 +41,8 @@ class Hooks:
         self._hooks: dict[str, list[Hook]] = {}
 
     def add(self, name: str, hook: Hook) -> None:
-        """Call ``hook`` at each event ``name``. Raises ``ValueError`` for an unknown name."""
+        """Call ``hook`` at each event ``name``. Raises ``ValueError`` for an unknown name, ``TypeError`` for async."""
+        refuse_async("hook", hook)
         if name not in HOOKS:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
@@ -342,6 +343,7 @@ def _options(function: Callable[..., Any], batching: Batching | None, given: Map
         raise ValueError("a FIFO queue's messages are handled one by one; use @app.handler")
     if batching is not None and options.pool == "process":
         raise ValueError("a batch handler runs in the async or the thread pool")
+    refuse_async("on_lost", options.on_lost)
     if options.kill_on_lost and options.pool != "process":
         raise ValueError("kill_on_lost needs pool='process': neither a task nor a thread can be killed")
     if not callable(options.on_lost) and options.on_lost not in ("cancel", "continue"):

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any
 
 from veilmq.client.messages import Hidden, ReceivedMessage
 from veilmq.consumer.clock import Clock
@@ -223,8 +223,6 @@ class Lease(LeaseTerms):
         return LeaseState.LOST if dead else LeaseState.SUSPECT
 
 
-T = TypeVar("T")
-
 WARNING_S = 600.0
 """How long before the 12-hour limit the watcher is warned; less if a renewal reaches further."""
 RETRY_S = 0.1
@@ -260,9 +258,6 @@ class LeaseTable:
         self._next_due_s = math.inf  # as returned by next_due_s, or an earlier instant for which the alarm rang
         self.subscriptions: list[Subscription] = []
         self._callbacks: list[Callable[[], object]] = []  # called after the lock is released
-
-    def __len__(self) -> int:
-        return sum(len(subscription.live) for subscription in self.subscriptions)
 
     def receive_timeout_s(self, subscription: Subscription) -> int | None:
         """Return the visibility timeout for the next receive; ``None`` for the queue's."""
@@ -534,7 +529,7 @@ class LeaseTable:
             self._callbacks.append(partial(_resolve, confirmation.set_exception, LeaseLost(state)))
 
 
-def _resolve(set_value: Callable[[T], object], value: T) -> None:
+def _resolve(set_value: Callable[[Any], object], value: object) -> None:
     """Resolve a future, unless it is resolved or its handler was cancelled while it waited."""
     with suppress(InvalidStateError):
         set_value(value)

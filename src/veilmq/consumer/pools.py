@@ -249,8 +249,7 @@ def _error_of(ending: Ending) -> Exception:
     return Failed(ending) if outcome is None else outcome(ending.reason)
 
 
-TERM_S = 2.0
-"""Between SIGTERM and SIGKILL."""
+TERM_S = 2.0  # between SIGTERM and SIGKILL
 
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
 

@@ -11,6 +11,7 @@ before the message is deleted, and forgotten before the message is made visible 
 """
 
 import asyncio
+import inspect
 import logging
 import math
 import sqlite3
@@ -144,6 +145,12 @@ class InMemory(InFile):
         self.close()
 
 
+def refuse_async(what: str, function: object) -> None:
+    """Raise ``TypeError`` if ``function`` is async, because its callers do not await it."""
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{what} must be a plain function, not {function!r}, which is async")
+
+
 TTL = "1d"
 
 
@@ -152,6 +159,7 @@ class ByKey:
 
     def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
         """``key`` always gets the ``ReceivedMessage``; ``ttl`` is how long repetitions are recognised."""
+        refuse_async("key", key)
         self.store = store
         self.key = key
         self.ttl_s = span_s(ttl)

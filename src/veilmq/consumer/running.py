@@ -63,7 +63,7 @@ class Running:
         self.shutdown_stack = AsyncExitStack()  # closed last; calls the shutdown functions
         self.table = LeaseTable(clock, draw=draw)
         self.renewals = self.table.metrics
-        traces = tracing()
+        traces = import_module("veilmq.consumer.tracing").tracing() if is_installed("opentelemetry.trace") else None
         self._clients = [connect() for _ in range(len(handlers) + 1)]
         change = self._clients[-1].change_visibility_batch
         self._renewer = Renewer(self.table, change, calls_max=renewals_at_once)
@@ -207,8 +207,3 @@ def refuse_loop(instead: str) -> None:
     except RuntimeError:
         return
     raise RuntimeError(f"an event loop is running in this thread; use {instead}")
-
-
-def tracing() -> Any:
-    """Return the ``Tracing`` of this process; ``None`` if OpenTelemetry is not installed or not configured."""
-    return import_module("veilmq.consumer.tracing").tracing() if is_installed("opentelemetry.trace") else None

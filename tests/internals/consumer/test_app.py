@@ -17,7 +17,7 @@ import pytest
 
 from tests.consumer import acting
 from veilmq.client import HttpQueueClient, QueueClient
-from veilmq.consumer import Batch, Consumer, Context
+from veilmq.consumer import Batch, ByKey, Consumer, Context, InMemory
 from veilmq.consumer.context import Cause
 from veilmq.consumer.handlers import PAYLOAD
 from veilmq.consumer.pools import ProcessPool, Worker
@@ -222,6 +222,25 @@ def test_a_process_of_the_pool_that_imports_an_unguarded_main_module_is_no_secon
         assert error is not None
         assert error.startswith("RuntimeError: the process pool imports this module")
         assert len(server.queue("orders").in_flight) == 1
+
+
+async def key(_: object) -> str:
+    return "one"
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda: Consumer("orders").on("settle", key),
+        lambda: Consumer("orders").batch(group_by=key),
+        lambda: declared(plain, on_lost=key),
+        lambda: ByKey(InMemory(), key),  # type: ignore[arg-type]  # each message would have another key
+    ],
+    ids=["hook", "group_by", "on_lost", "key"],
+)
+def test_an_async_function_that_nothing_would_await_is_refused(declare: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match="is async"):
+        declare()
 
 
 def test_an_unknown_hook_is_refused() -> None:

@@ -89,7 +89,7 @@ class Desk:
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
-        self.open_in_pauses.append(len(self.table))
+        self.open_in_pauses.append(len(self.table.open_leases()))
 
     async def _at_once(self, call: Any, *args: Any) -> Any:
         self.clock.at_s += self.queued_s
@@ -109,21 +109,21 @@ async def test_a_lease_is_held_until_the_delete_is_confirmed() -> None:
     desk = Desk(Unreachable("http://nowhere", "made up"))
     (lease,) = desk.leases(1)
     assert await desk.settler.delete(lease)
-    assert (desk.open_in_pauses, len(desk.table)) == ([1], 0)
+    assert (desk.open_in_pauses, len(desk.table.open_leases())) == ([1], 0)
 
 
 async def test_a_delete_is_retried_after_any_exception() -> None:
     desk = Desk(KeyError("batch"), KeyError("single"))
     (lease,) = desk.leases(1)
     assert await desk.settler.delete(lease)
-    assert (desk.client.deleted, len(desk.table)) == ([["r0"]] * 3, 0)
+    assert (desk.client.deleted, len(desk.table.open_leases())) == ([["r0"]] * 3, 0)
 
 
 async def test_a_dead_receipt_is_not_retried() -> None:
     desk = Desk(GONE)
     (lease,) = desk.leases(1)
     assert not await desk.settler.delete(lease)
-    assert (desk.client.deleted, len(desk.table)) == ([["r0"]], 0)
+    assert (desk.client.deleted, len(desk.table.open_leases())) == ([["r0"]], 0)
 
 
 async def test_retries_of_a_delete_are_limited() -> None:
@@ -149,7 +149,7 @@ async def test_a_release_is_not_sent_after_the_deadline() -> None:
     desk.clock.at_s = 30.0
     assert await desk.settler.release([second]) == [False]
     assert desk.client.changes == [VisibilityChange(receipt="r0", timeout_s=7)]
-    assert len(desk.table) == 0
+    assert len(desk.table.open_leases()) == 0
 
 
 async def test_a_release_whose_lease_ends_in_the_queue_of_threads_is_not_sent() -> None:

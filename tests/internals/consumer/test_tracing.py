@@ -18,8 +18,7 @@ from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import HttpQueueClient
 from veilmq.client.messages import NewMessage, traced
 from veilmq.consumer import Batch, Consumer, Fixed
-from veilmq.consumer.running import tracing
-from veilmq.consumer.tracing import amazons_context, sender_of
+from veilmq.consumer.tracing import amazons_context, sender_of, tracing
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer, faults
 
@@ -209,9 +208,14 @@ def test_without_a_provider_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -
     assert tracing() is None
 
 
+def print_body(body: str) -> None: ...
+
+
 def test_without_the_library_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Consumer("orders")
+    app.handler(print_body)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert tracing() is None
+    assert app.make().runners[0].tracing is None
 
 
 def test_existing_trace_attributes_are_kept(tracer: trace.Tracer) -> None:
