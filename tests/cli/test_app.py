@@ -139,7 +139,7 @@ def test_a_reply_that_no_queue_server_sends_is_an_error(veilmq: Veilmq) -> None:
     with ScriptedServer(reply(404, b"<html>\nnot here")) as server:
         result = veilmq("queue", "list", "--endpoint", server.endpoint)
     result.fails(1, "not that of a queue server")
-    assert result.err.endswith("Name the endpoint of a queue server with --endpoint.\n")
+    assert result.err.endswith("with --endpoint; if it is behind a proxy, check that it is ready.\n")
 
 
 def test_the_endpoint_option_overrides_the_variable(

@@ -64,7 +64,7 @@ _REMEDIES = {
     "QueueDoesNotExist": "`veilmq queue list` prints those that do; `veilmq queue create` creates one.",
     "QueueNameExists": "`veilmq queue show` prints its settings, `veilmq queue set` changes them.",
     "SourceNotFound": "`veilmq claims list` prints the existing ones.",
-    "UnexpectedReply": "Name the endpoint of a queue server with --endpoint.",
+    "UnexpectedReply": "Name a queue server with --endpoint; if it is behind a proxy, check that it is ready.",
     "Unreachable": "Start a server with `veilmq serve`, or name another with --endpoint.",
     "PlanRefused": "Nothing was changed.",
     "ShellDetectionError": "Name the shell with --shell.",
