@@ -194,6 +194,13 @@ def test_expect_100_continue_gets_a_continue(client: Client) -> None:
     assert client.read().body.endswith(b"\n\nabc")
 
 
+def test_http_1_0_gets_no_continue() -> None:
+    """Its clients know no provisional replies (RFC 9110, section 10.1.1)."""
+    with HttpHost(Limits(request_s_max=0.2)) as host, host.client() as client:
+        client.send(b"POST /p HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert client.read().status == 408
+
+
 def test_a_continue_keeps_the_order_of_replies(host: HttpHost, client: Client) -> None:
     client.send(HOLD, HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
     host.release(host.await_held(), b"first")

@@ -637,7 +637,7 @@ class RequestReader:
             return None
         refusal = self._head_refusal(headers)
         self._admitted = True
-        self.continue_due = b"expect" in headers and not self._spooled
+        self.continue_due = b"expect" in headers and not self._spooled and self._parser.get_http_version() != "1.0"
         return refusal
 
 
