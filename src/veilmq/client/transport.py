@@ -271,7 +271,8 @@ class Transport:
             pool.close()
 
     def _new_pool(self) -> urllib3.HTTPConnectionPool:
-        return urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
+        tls = {"ca_certs": os.environ.get("AWS_CA_BUNDLE")} if self.endpoint.lower().startswith("https:") else {}
+        return urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES, **tls)
 
     def request(
         self,
@@ -376,7 +377,9 @@ def root_cause(error: BaseException) -> str:
     if isinstance(error, NameResolutionError):
         return "no such host"
     if isinstance(error, SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name its authority's"
+        return f"its certificate is not trusted ({error.verify_message}); AWS_CA_BUNDLE can name its authority's"
+    if isinstance(error, FileNotFoundError):
+        return "AWS_CA_BUNDLE does not name a file"
     cause = error.__cause__ or error.__context__
     if cause is not None:
         return root_cause(cause)

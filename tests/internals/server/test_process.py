@@ -195,10 +195,13 @@ def test_a_client_without_the_authority_is_refused(
     """The error of veilmq's own client names the variable that adds the authority."""
     with pytest.raises(SSLError):
         client(server).list_queues()
-    with pytest.raises(Unreachable, match=r"certificate is not trusted \(.*\); SSL_CERT_FILE can name"):
+    with pytest.raises(Unreachable, match=r"certificate is not trusted \(.*\); AWS_CA_BUNDLE can name"):
         HttpQueueClient(server.endpoint).list_queues()
-    monkeypatch.setenv("SSL_CERT_FILE", str(files.authority))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(files.authority))
     with pytest.raises(ClientError, match="missing Authentication"):
+        HttpQueueClient(server.endpoint).list_queues()
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere")
+    with pytest.raises(Unreachable, match="AWS_CA_BUNDLE does not name a file"):
         HttpQueueClient(server.endpoint).list_queues()
 
 
