@@ -245,6 +245,8 @@ class Consumer(Lifespan):
                 task.cancel()
             if tasks:
                 loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_S))
+            for number in _SIGNALS:
+                loop.call_soon(loop.remove_signal_handler, number)  # uvloop's close does not
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 

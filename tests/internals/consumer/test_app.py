@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import multiprocessing
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from tests.consumer import acting
 from veilmq.client import HttpQueueClient, QueueClient
@@ -182,6 +184,23 @@ async def test_in_a_running_event_loop_only_the_async_forms_work() -> None:
     with pytest.raises(RuntimeError, match="async with"), app.test_client():
         pass
     gc.collect()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_after_a_run_signals_have_their_default_effect(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
+    app = Consumer("orders")
+    app.handler(plain)
+
+    @app.on_startup
+    def connect() -> None:
+        raise ConnectionError("no database")
+
+    assert app.run() == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_test_client_whose_start_fails_leaves_no_event_loop() -> None:
