@@ -97,8 +97,7 @@ class Watcher:
         """A call renewed leases; there is one result for each request."""
 
 
-FRESH_S = 5.0
-"""Minimum interval in which the quantiles, which change slowly, are computed."""
+FRESH_S = 5.0  # the minimum interval in which the quantiles, which change slowly, are computed
 
 
 @dataclass(slots=True, eq=False)
@@ -227,8 +226,7 @@ WARNING_S = 600.0
 """How long before the 12-hour limit the watcher is warned; less if a renewal reaches further."""
 RETRY_S = 0.1
 RETRY_S_MAX = 1.6
-RETRY_S_MAX_LATE = 15.0
-"""For leases that may already be lost."""
+RETRY_S_MAX_LATE = 15.0  # for leases that may already be lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,7 @@ class RecordStore(Protocol):
         """Delete the record if it is ``owner``'s: the work was not done, and any owner may begin it."""
 
 
-BUSY_S_MAX = 10.0
-"""How long a write waits for other processes."""
+BUSY_S_MAX = 10.0  # how long a write waits for other processes
 
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS record (key TEXT PRIMARY KEY, owner TEXT, expires_at_s REAL NOT NULL) WITHOUT ROWID;

@@ -26,10 +26,8 @@ from veilmq.consumer.renewal_policies import LeaseTerms, Measured, RenewalPolicy
 from veilmq.consumer.runner import Runner
 from veilmq.core import Value
 
-PATIENCE_S = 1.0
-"""The timeout for a worker's reply."""
-LEASES_MAX = 1_000
-"""A status has the leases that end first."""
+PATIENCE_S = 1.0  # for a worker's reply
+LEASES_MAX = 1_000  # a status has the leases that end first
 
 _SUFFIX = ".sock"
 _READ_BYTES = 65_536
