@@ -266,7 +266,7 @@ class ServerSettings:
     data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; serve creates it.")
     store: str | None = _setting(None, STORES, "PostgreSQL database that keeps the queues, instead of data.")
     store_connections: int = _number(
-        8, 1, 1_000, "Connections that this server keeps to its database, besides a few for background work."
+        8, 2, 1_000, "Connections that this server keeps to its database, besides a few for background work."
     )
     durability: str = _setting(
         "strict",

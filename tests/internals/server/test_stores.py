@@ -26,6 +26,7 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events import EventsError
 from veilmq.events.exporter import Target
+from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.store.port import STANDBY, UNREACHABLE, StoreError
 from veilmq.testing import RunningServer, SystemClock
 
@@ -247,6 +248,15 @@ def test_a_server_on_a_standby_is_not_ready(database: PostgresServer) -> None:
             standby.promote()
             server.wait_until(lambda: get(server, "/health/ready") == (200, "ready\n"))
     database.start()
+
+
+def test_fewest_connections_create_a_queue(postgres_url: str) -> None:
+    """One holds the place of the queue, the other one creates it."""
+    with pytest.raises(SettingError, match="store_connections"):
+        ServerSettings(store=postgres_url, store_connections=1)
+    with serving_from(postgres_url, store_connections=2) as server:
+        jobs = server.queue("jobs")
+        assert client(server).send_message(QueueUrl=jobs.url, MessageBody="a")["MessageId"]
 
 
 def test_store_metrics_on_postgres(server_on_postgres: RunningServer) -> None:
