@@ -311,6 +311,8 @@ def test_a_4xx_is_not_retried() -> None:
         pytest.param(reply(404, b"not here"), 404, id="not-found"),
         pytest.param(reply(400, b"\xff\xfe"), 400, id="not-text"),
         pytest.param(reply(301, b""), 301, id="redirect"),
+        pytest.param(reply(200, b'{"a":' * 9_999), 200, id="deep"),
+        pytest.param(reply(400, b'{"a":' * 9_999), 400, id="deep-error"),
     ],
 )
 def test_a_reply_of_another_service_is_unexpected(response: bytes, status: int) -> None:

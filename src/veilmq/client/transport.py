@@ -345,7 +345,7 @@ def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
     """Decode the JSON of ``reply`` to ``reply_type``; raises ``ClientError``."""
     try:
         return msgspec.json.decode(reply.data or b"{}", type=reply_type)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {error}.", 200) from error
 
 
@@ -353,7 +353,7 @@ def client_error(reply: HttpReply) -> ClientError:
     """Return the error in ``reply``."""
     try:
         error = msgspec.json.decode(reply.data, type=_ErrorReply)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return unexpected_reply(reply)
     if error.code:
         return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
