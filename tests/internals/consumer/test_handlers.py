@@ -91,7 +91,7 @@ def test_a_received_message_is_passed_unchanged() -> None:
 
 @pytest.mark.parametrize("annotation", [int, Order, Struct, Model, ModelDataclass, Colour, Few], ids=str)
 @pytest.mark.parametrize(
-    "body", ["", "not this", '{"number": "one"}', "[" * 9_999], ids=["empty", "no-json", "another", "deep"]
+    "body", ["", "not this", '{"number": "one"}', '{"a":' * 9_999], ids=["empty", "no-json", "another", "deep"]
 )
 def test_a_body_of_another_type_is_undecodable(annotation: object, body: str) -> None:
     with pytest.raises(Undecodable, match="not match the handler's type"):
