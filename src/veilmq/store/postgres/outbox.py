@@ -218,7 +218,8 @@ class Relay(Worker):
         """
         known_outbox = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
         try:
-            found: tuple[int, Queue] | None = await self._shards.find(name)
+            home = None if self._place else connection
+            found: tuple[int, Queue] | None = await self._shards.find(name, home=home)
         except StoreUnavailable:
             if known_outbox is None:
                 raise

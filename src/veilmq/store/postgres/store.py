@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import blake2s
 from itertools import chain
+from operator import methodcaller
 from typing import Any, Self
 
 import asyncpg
@@ -235,10 +236,11 @@ class Shards(Store):
         self._places[name] = engine.place
         return engine
 
-    async def engine_of(self, name: str, *, not_at: int | None = None) -> PostgresEngine:
+    async def engine_of(self, name: str, *, not_at: int | None = None, home: Any = None) -> PostgresEngine:
         """Look up the database of a queue; raises ``QueueNotFound``, also for ``not_at``, and ``StoreUnavailable``."""
-        try:
-            place: int | None = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
+        locate = methodcaller("fetchval", SHARDS["locate"], name)
+        try:  # with the caller's connection to the home, if it has one: to wait for another one could exhaust them
+            place: int | None = await (self._home.read(locate) if home is None else locate(home))
         except StoreUnavailable:  # the home is down: try the other databases
             for other in list(self.shards.values()):
                 with suppress(StoreUnavailable):
@@ -295,13 +297,13 @@ class Shards(Store):
             return [name for (name,) in await engine.read(lambda there: there.fetch(SHARDS["unused"], names))]
         return []
 
-    async def find(self, name: str) -> tuple[int, Queue] | None:
-        """Return the place and the queue of a full name; raises ``StoreUnavailable``."""
+    async def find(self, name: str, *, home: Any = None) -> tuple[int, Queue] | None:
+        """Return the place and the queue of a full name, as ``engine_of``; raises ``StoreUnavailable``."""
         engine = self.shards.get(self._places.get(name, -1))
         queue = None if engine is None else await self._queue_at(engine, name)
         if queue is None:
             with suppress(QueueNotFound):
-                engine = await self.engine_of(name)
+                engine = await self.engine_of(name, home=home)
                 queue = await self._queue_at(engine, name)
         return None if engine is None or queue is None else (engine.place, queue)
 

@@ -539,6 +539,23 @@ def test_commands_on_several_databases(host: ShardsHost) -> None:
     assert [type(answer) for answer in host._runner.run(closed())] == [ShuttingDown]
 
 
+def test_concurrent_dead_letters_for_another_database_do_not_exhaust_the_connections(shard_urls: list[str]) -> None:
+    """Each receive holds a connection to the home while it looks its dead-letter queue up there."""
+    with hosting_shards(shard_urls, options=replace(IMPATIENT, connections=2)) as host:
+        for source, target in zip(names(12)[::2], names(12)[1::2], strict=True):
+            host.create(source)
+            host.create(target)
+            assert (host.place_of(source), host.place_of(target)) == (0, 1)
+            host.set_queue(source, dead_letter_queue=target, receives_max=1)
+            host.send("a", queue=source)
+            host.receive_one(queue=source, timeout_s=0)
+        host.reopen()  # all caches are empty
+        receives = [
+            commands.Receive(queue=source, count=1) for source, _ in zip(names(12)[::2], names(12)[1::2], strict=True)
+        ]
+        assert [answer.messages for answer in host.do_together(*receives)] == [[]] * 6
+
+
 def test_receive_withdrawn_during_the_search_for_its_queue_leases_nothing(
     host: ShardsHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
