@@ -27,7 +27,9 @@ from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
 from veilmq.pipeline.cost import parts
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
+from veilmq.pipeline.folders import existing, located
 from veilmq.pipeline.options import TuneOptions
+from veilmq.pipeline.session import PipelineFailed
 from veilmq.pipeline.survival import Curve
 from veilmq.pipeline.tune import (
     DEFAULTS,
@@ -64,8 +66,10 @@ def report(
 ) -> Path:
     """Write the report on the cells of ``tune`` in ``state`` to ``path``, and return ``path``.
 
-    ``at_ms`` is the time shown in the report; ``settings`` are those of the queues, as for ``tune``.
+    ``at_ms`` is the shown time; ``settings`` are as for ``tune``. Raises ``PipelineFailed`` without a state of ``tune``.
     """
+    if existing(spark.read, f"{located(state)}/recommendations") is None:
+        raise PipelineFailed(f"{state} is not a state of tune: run `veilmq pipeline tune` first, or correct --state.")
     store = CellStore(spark, state)
     frames: list[Any] = [days(store.cells()).toPandas(), store.waits().toPandas()]
     by_day, by_hour = (dict(list(frame.groupby("queue"))) for frame in frames)

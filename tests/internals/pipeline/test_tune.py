@@ -308,6 +308,9 @@ def test_the_log_determines_whether_the_cost_is_with_or_without_fencing(spark: S
     assert fenced.cost_current > 5 * act.cost_current
     assert act.cost_recommended == pytest.approx(fenced.cost_recommended, rel=0.2)
     report(spark, state=str(tmp_path / "state-act"), path=tmp_path / "report.html", at_ms=0, title="t")
+    with pytest.raises(PipelineFailed, match=r"nothing is not a state of tune: run `veilmq pipeline tune` first"):
+        report(spark, state=str(tmp_path / "nothing"), path=tmp_path / "none.html", at_ms=0)
+    assert not (tmp_path / "none.html").exists()
 
 
 def test_two_hundred_queues_are_one_small_file() -> None:
