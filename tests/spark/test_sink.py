@@ -6,7 +6,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.client.traffic import drained
@@ -229,3 +229,26 @@ def test_stream_can_write_to_several_queues(
     run_once()
     assert sorted(bodies(client)) == EXPECTED
     assert sorted(bodies(client, DEAD)) == EXPECTED
+
+
+def test_named_write_of_an_unknown_batch_is_refused(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    """In a thread without the local properties of the query, as on Spark Connect: every batch would have one name."""
+    lines(tmp_path / "lines")
+    java: Any = spark._jvm
+
+    def forward(batch: DataFrame, number: int) -> None:
+        def write_there() -> None:
+            java.SparkSession.setActiveSession(batch.sparkSession._jsparkSession)
+            write(batch.selectExpr("value AS body"), server, writer="forward")
+
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(write_there).result()
+
+    reader = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(tmp_path / "lines"))
+    writer: Any = reader.writeStream.foreachBatch(forward).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=r"option writer: .*Remove writer"):
+        query.awaitTermination(120)
+    assert client.show(OUT).visible == staged(server) == 0

@@ -267,6 +267,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         """Stage one partition of a batch."""
         partition, query, batch = task()
         assert query is not None, "only a task of a streaming query writes here"
+        assert batch is not None, "it has a number"
         return _stage(self._options, iterator, writer=query, batch=batch, partition=partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -293,6 +294,13 @@ class QueueWriter(DataSourceArrowWriter):
         writer = self._options.writer
         if writer is None:
             writer, batch = self._job, _ONLY_BATCH
+        elif batch is None:
+            raise SinkFailed(
+                "option writer: in foreachBatch, Spark does not pass the query and its batch to this write, because it "
+                "runs on Spark Connect or in a thread of its own, so only the first batch would be sent. Remove writer "
+                "(a repeated batch is then sent again), or write each queue by a stream of its own with "
+                "writeStream.format('veilmq')."
+            )
         elif query is not None:
             writer = f"{writer}-{query}"
         return _stage(self._options, iterator, writer=writer, batch=batch, partition=partition)
@@ -309,14 +317,18 @@ class QueueWriter(DataSourceArrowWriter):
         _abandon(self._options, writer, batch)
 
 
-def task() -> tuple[int, str | None, int]:
-    """Return the partition of this task, the id of its streaming query if it has one, and the number of its batch."""
+def task() -> tuple[int, str | None, int | None]:
+    """Return the partition of this task, the id of its streaming query if it has one, and the number of its batch.
+
+    The number is ``None`` in a write of ``foreachBatch`` that has the session of the query, but not its properties.
+    """
     context = TaskContext.get()
     assert context is not None, "only a task writes"
     query: str | None = context.getLocalProperty("sql.streaming.queryId")
     batch: str | None = context.getLocalProperty("streaming.sql.batchId")
     if query is None or batch is None:
-        return context.partitionId(), None, _ONLY_BATCH
+        in_stream = context.getLocalProperty("spark.sql.streaming.internal.stateStore.partitions") is not None
+        return context.partitionId(), None, None if in_stream else _ONLY_BATCH
     return context.partitionId(), query, int(batch)
 
 

@@ -200,6 +200,45 @@ def message(body: str, kind: str) -> NewMessage:
     return NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})
 
 
+FORWARD = """
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+def forward(batch, number):
+    batch.select("body").write.format("veilmq").options(endpoint=ENDPOINT, **OPTIONS).mode("append").save("out")
+
+spark = SparkSession.builder.remote(REMOTE).getOrCreate()
+rows = spark.readStream.format("veilmq").options(endpoint=ENDPOINT, maxMessagesPerBatch="10").load("in")
+writer = rows.writeStream.foreachBatch(forward).option("checkpointLocation", CHECKPOINT).trigger(availableNow=True)
+query = writer.start()
+try:
+    query.awaitTermination(120)
+except PySparkException as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("where", ["connect"], indirect=True)
+def test_write_in_a_foreach_batch_on_spark_connect(where: Sequence[str], tmp_path: Path) -> None:
+    """Spark passes no batch number to it: with a name it is refused, because only the first batch would be sent."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        for queue in ("in", "out"):
+            client.create_queue(queue)
+        sent = [f"m{number}" for number in range(30)]
+        send_in_order(client, "in", [message(body, "a") for body in sent])
+        values = {"ENDPOINT": server.endpoint, "REMOTE": where[1], "CHECKPOINT": str(tmp_path / "checkpoint")}
+        outputs = []
+        for options in ({"writer": "forward"}, {}):
+            lines = [f"{name} = {value!r}" for name, value in (values | {"OPTIONS": options}).items()]
+            command = [sys.executable, "-c", "\n".join([*lines, FORWARD])]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
+            outputs.append(done.stdout)
+        assert "option writer: in foreachBatch" in outputs[0]
+        assert outputs[1] == ""
+        assert left(client, "in") == (0, 0)
+        assert sorted(each.body for each in drained(client, "out")) == sorted(sent)
+
+
 ORDERS = 40
 
 
