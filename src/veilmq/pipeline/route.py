@@ -106,15 +106,17 @@ def forward(
     checked(table, intake)
     sink = SinkOptions.of({"endpoint": endpoint, "queue": COLUMN, "badRows": options.bad_rows})
     folder, new, fifo = Place.at(options.checkpoint), msgspec.json.encode(table), is_fifo(intake)
-    previous = folder.read(PINNED) or new
+    pinned = folder.read(PINNED)
+    previous = pinned or new
     started = max((int(name) for name in (folder / "offsets").names() if name.isdigit()), default=-1)
 
     def send(rows: DataFrame, query: str, number: int) -> None:
-        pinned = previous if number <= started else new  # an interrupted batch keeps its table
-        if folder.read(PINNED) != pinned:
-            folder.write(PINNED, pinned)
-        pinned_table = msgspec.json.decode(pinned, type=RoutingTable)
-        send_batch(sink, routed(rows, pinned_table, fifo=fifo), query, number)
+        nonlocal pinned
+        own = previous if number <= started else new  # an interrupted batch keeps its table
+        if pinned != own:
+            folder.write(PINNED, own)
+            pinned = own
+        send_batch(sink, routed(rows, msgspec.json.decode(own, type=RoutingTable), fifo=fifo), query, number)
 
     rows, name = read_queue(spark, endpoint, intake, options), f"route {intake}"
     query = start_stream(rows, send, name=name, checkpoint=folder, continuous=options.continuous)

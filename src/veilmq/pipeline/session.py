@@ -215,10 +215,15 @@ def start_stream(
             if temporary.startswith("."):
                 offsets.files.delete_file(temporary)
 
+    query = ""
+
     def write_batch(batch: DataFrame, number: int) -> None:
-        metadata = checkpoint.read("metadata")
-        assert metadata is not None, "Spark writes it before the first batch"
-        write(batch, msgspec.json.decode(metadata)["id"], number)
+        nonlocal query
+        if not query:
+            metadata = checkpoint.read("metadata")
+            assert metadata is not None, "Spark writes it before the first batch"
+            query = msgspec.json.decode(metadata)["id"]
+        write(batch, query, number)
 
     writer = rows.writeStream.foreachBatch(write_batch).queryName(name)
     writer = writer.option("checkpointLocation", checkpoint.location)

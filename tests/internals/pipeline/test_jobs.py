@@ -202,8 +202,25 @@ def test_compaction_runs_a_task_for_each_new_file(spark: SparkSession, tmp_path:
     ]
 
 
-def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:
-    """Each message is forwarded once to the queue of its class, and moves to the next class when it expires."""
+def test_route(
+    spark: SparkSession,
+    server: RunningServer,
+    client: HttpQueueClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each message is forwarded once to the queue of its class, and moves to the next class when it expires.
+
+    A batch reads no file of the checkpoint: on S3 a read is several requests.
+    """
+    reads: list[str] = []
+    read = Place.read
+
+    def recorded(place: Place, path: str) -> bytes | None:
+        reads.append(path)
+        return read(place, path)
+
+    monkeypatch.setattr(Place, "read", recorded)
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
     keys = ["a", "b", "c"]
@@ -211,6 +228,7 @@ def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClie
     send_in_order(client, "intake", messages)
     options = ForwardOptions(checkpoint=str(tmp_path / "at"), batch_messages=25)
     assert forward(spark, server.endpoint, "intake", TABLE, options) == 60
+    assert reads == [PINNED, "metadata"]
     assert [client.show(each.queue).visible for each in CLASSES] == [20, 20, 20]
     assert client.dead_letter_sources("middle") == ["short"]
     assert client.show("middle").settings.visibility_timeout_s == 20
