@@ -140,7 +140,33 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     """
     receipts = float(at_risk[0])
     last = min(int(np.searchsorted(-at_risk, -min(TAIL_TO, receipts / 10.0))), BUCKETS - 1)
-    first = max(min(int(np.searchsorted(-at_risk, -min(TAIL_FROM, receipts / 2.0))), last - 2), 0)
+    later = remaining(ended) - ended
+    found = survival
+    for tail_from in (TAIL_FROM, TAIL_FROM / 2.0, TAIL_FROM / 4.0):
+        first = max(min(int(np.searchsorted(-at_risk, -min(tail_from, receipts / 2.0))), last - 2), 0)
+        found = _with_tails(survival, ended, at_risk, (first, last), rng)
+        # A family with one peak is too long if it is fitted across a gap: if significantly more receipts ended than it
+        # expects of those at risk, it is fitted to fewer.
+        ends = at_risk * (1.0 - found[0] / np.maximum(np.append(1.0, found[0, :-1]), _LEAST))
+        if not _exceeds(later, remaining(ends) - ends)[last:].any():
+            break
+    # A family with one peak lacks rare work in a second peak: if significantly more ended later, keep the curve.
+    kept = np.where(_exceeds(later, found * receipts), np.maximum(survival, found), found)
+    return np.maximum.accumulate(kept[:, ::-1], axis=1)[:, ::-1]
+
+
+def _exceeds(counts: Array, expected: Array) -> npt.NDArray[np.bool_]:
+    """Return where ``counts`` are significantly more than ``expected``."""
+    expected = np.maximum(expected, _LEAST)
+    deviance = counts * np.log(np.maximum(counts, _LEAST) / expected) - (counts - expected)
+    return np.asarray((counts > expected) & (deviance > _REFUTED_SIGMAS**2 / 2.0))
+
+
+def _with_tails(
+    survival: Array, ended: Array, at_risk: Array, between: tuple[int, int], rng: np.random.Generator
+) -> Array:
+    """Return ``survival`` with tails from the second bucket of ``between`` on, fitted from the first one on."""
+    first, last = between
     bins = min((BUCKETS - first) // _BUCKETS_IN_BIN, _BINS)
     until = first + bins * _BUCKETS_IN_BIN
     in_bin = ended[first:until].reshape(bins, _BUCKETS_IN_BIN).sum(axis=1)
@@ -160,13 +186,7 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
     found = survival.copy()
     found[:, last:] = survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])
-    # A family with one peak lacks rare work in a second peak: if significantly more ended later, keep the curve.
-    later = remaining(ended) - ended
-    expected = np.maximum(found * receipts, _LEAST)
-    deviance = later * np.log(np.maximum(later, _LEAST) / expected) - (later - expected)
-    refuted = (later > expected) & (deviance > _REFUTED_SIGMAS**2 / 2.0)
-    kept = np.where(refuted, np.maximum(survival, found), found)
-    return np.maximum.accumulate(kept[:, ::-1], axis=1)[:, ::-1]
+    return found
 
 
 def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:

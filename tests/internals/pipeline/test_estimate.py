@@ -255,3 +255,18 @@ def test_a_curve_is_extrapolated_by_the_family_that_fits(family: str) -> None:
     out = int(np.argmax(true < 2e-5))
     assert true[out] / 2 < np.median(found[1:, out]) < 2 * true[out]
     assert np.allclose(found[:, : bucket_of(10.0)], rows[:, : bucket_of(10.0)])
+
+
+def test_a_tail_is_not_fitted_across_the_gap_between_two_kinds_of_work() -> None:
+    """One message in 25 takes 50 times as long: 217 receipts, so the last 500 are of both kinds."""
+    parts = ((0.961, 0.7), (0.039, 35.0))
+    true = np.array(
+        [
+            sum(share * 0.5 * math.erfc(math.log(edge / median) / 0.4 / math.sqrt(2.0)) for share, median in parts)
+            for edge in EDGES_S
+        ]
+    )
+    ended = np.random.default_rng(1).multinomial(5_573, np.maximum(-np.diff(true, prepend=1.0), 0.0)).astype(float)
+    rows = np.tile(product_limit(ended, remaining(ended)), (41, 1))
+    found = drawn_on(rows, ended, remaining(ended), np.random.default_rng(1))
+    assert np.median(found[:, bucket_of(500.0)]) < 1e-5, "none of 5,573 took longer than 150 s"
