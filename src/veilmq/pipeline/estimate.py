@@ -42,6 +42,7 @@ from veilmq.pipeline.survival import (
     line_through,
     renewal_of,
     renewing_of,
+    share,
     tail_of,
 )
 
@@ -57,14 +58,6 @@ def seconds(value_s: float | None) -> str:
         if value_s >= max(size_s, _MINUTES_FROM_S):
             return f"{value_s / size_s:.3g} {unit}"
     return f"{value_s:.3g} s"
-
-
-def share(value: float) -> str:
-    """Return ``value`` as a percentage with two digits: ``0.30 %``, ``12 %``."""
-    percent = 100.0 * value
-    if percent < 0.001:
-        return "less than 0.001 %" if percent else "0 %"
-    return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"
 
 
 AT_RISK_MIN = 50.0
@@ -115,7 +108,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
-    """A quantile of the working time with bounds at 95 %, in seconds; ``None`` means no upper bound.
+    """A quantile of the working time with bounds at 95 %, in seconds; ``None`` means no bound.
 
     ``point_s`` is set only if the quantile is identifiable; otherwise ``why_not`` has the reason. ``late_s`` is the
     estimate from late deletes if the quantile exceeds all timeouts in use.
@@ -354,7 +347,7 @@ def _quantile(first: ReceiptCounts, found: Completion, survival: Array, options:
         ended = crossings_s(
             (1.0 - np.cumsum(first.deleted) / max(first.deleted.sum(), 1.0))[None], 1.0 - options.quantile
         )
-        least = min(lower_s, float(ended[0]) / RATIO)
+        least = min(lower_s, float(ended[0]) / RATIO) if first.deleted.any() else None
         return Quantile(lower_s=least, why_not=f"not identifiable: {why}"), False
     bounds = Quantile(lower_s=lower_s, upper_s=upper_s)
     if high > KNOWN_FACTOR * low:

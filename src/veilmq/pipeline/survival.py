@@ -73,6 +73,14 @@ class Curve:
     sight_s: float
 
 
+def share(value: float) -> str:
+    """Return ``value`` as a percentage with two digits: ``0.30 %``, ``12 %``."""
+    percent = 100.0 * value
+    if percent == 0.0:
+        return "0 %"
+    return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"
+
+
 def tail_of(survival: Array) -> Tail:
     """Return ``survival`` as a tail; all remaining work ends in the last bucket."""
     mass = -np.diff(survival, prepend=1.0, axis=-1)
@@ -430,7 +438,7 @@ def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Gene
         most = np.minimum(most, never_ended * left / max(left[0], 1e-12))
     work, why_not = _still_working(curve, last, float(followed[last]), rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
-        why_not = f"other receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
+        why_not = f"other receipts show that at most {share(most[0])} of the receipts are crashes"
     crash = np.clip(np.minimum(left - work, most), 0.0, 1.0 - 1e-9)
     survival = np.clip((curve - crash[:, None]) / (1.0 - crash[:, None]), 0.0, 1.0)
     survival[:, last + 1 :] = survival[:, last : last + 1]
@@ -544,7 +552,7 @@ def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Gene
     if min(most, left[0]) < OPEN_MAX or (work[0] <= OPEN_SHARE * left[0] and most <= OPEN_SHARE_MAX * left[0]):
         return np.minimum(work, left), ""
     least = np.minimum(0.5 * np.quantile(work, 0.025), left)
-    reason = f"{100 * left[0]:.2g} % of the receipts expired and were never deleted, while others ended just in time"
+    reason = f"{share(left[0])} of the receipts expired and were never deleted, while others ended just in time"
     return least + np.concatenate([[0.5], rng.random(DRAWS)]) * (left - least), reason
 
 

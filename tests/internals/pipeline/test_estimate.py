@@ -257,6 +257,13 @@ def test_a_curve_is_extrapolated_by_the_family_that_fits(family: str) -> None:
     assert np.allclose(found[:, : bucket_of(10.0)], rows[:, : bucket_of(10.0)])
 
 
+def test_without_a_deleted_receipt_the_quantile_has_no_lower_bound() -> None:
+    """All of 3,000 receipts expired: all may have crashed. The bound was fourteen days."""
+    quantile = alone(receipt_counts(timeout_s=30.0, crashed=3_000)).quantile
+    assert quantile.lower_s is None
+    assert quantile.why_not.startswith("not identifiable: 100 % of the receipts expired")
+
+
 def test_a_tail_is_not_fitted_across_the_gap_between_two_kinds_of_work() -> None:
     """One message in 25 takes 50 times as long: 217 receipts, so the last 500 are of both kinds."""
     parts = ((0.961, 0.7), (0.039, 35.0))
