@@ -348,8 +348,9 @@ _OCTAVES = BUCKETS // OCTAVE_BUCKETS + 1
 
 
 def shifts(cells: DataFrame) -> dict[tuple[str, str], str]:
-    """Return the day of the last change, by queue and key, for those whose work has changed."""
-    first = cells.where((fn.col("axis") == HELD) & fn.col("first"))
+    """Return the day of the last change, by queue and key, for those whose work has changed before today."""
+    whole_days = fn.col("day") < fn.current_date()  # in its first hours, a day may have only the work of the night
+    first = cells.where((fn.col("axis") == HELD) & fn.col("first") & whole_days)
     octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
     days: Any = first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n")).toPandas()
     found: dict[tuple[str, str], str] = {}

@@ -1,7 +1,7 @@
 """Counting closed receipts into cells on Spark."""
 
 import math
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -89,6 +89,16 @@ def test_days_before_a_shift_do_not_count(spark: SparkSession) -> None:
             rows.append(row(outcome, observed_ms, received_at=at, key="longer", visibility_ms=timeout_ms))
     found = current_counts(cells(table(spark, *rows)), TuneOptions(half_life_days=1e6))
     assert [(each.since, round(each.first.receipts)) for each in found] == [("2026-01-03", 300), ("", 1_200)]
+
+
+def test_a_day_in_progress_is_no_shift(spark: SparkSession) -> None:
+    """Work is shorter at night, and today has only the night: the days of work before it would not count."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=30)
+    days = [today - timedelta(days=age) for age in (2, 1, 0)]
+    rows = [row(Outcome.DELETED, 1_000 + each, received_at=day) for day in days for each in range(300)]
+    rows += [row(Outcome.DELETED, 4_000 + each, received_at=day) for day in days[:2] for each in range(300)]
+    found = current_counts(cells(table(spark, *rows)), TuneOptions(half_life_days=1e6))
+    assert [(each.since, round(each.first.receipts)) for each in found] == [("", 1_500)]
 
 
 def test_extensions_of_receipts_deleted_in_time_are_counted(spark: SparkSession) -> None:
