@@ -20,10 +20,10 @@ receipts to whole curves: an estimate, and draws of everything that the data lea
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -149,10 +149,22 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     receipts = float(at_risk[0])
     last = min(int(np.searchsorted(-at_risk, -min(TAIL_TO, receipts / 10.0))), BUCKETS - 1)
     later = remaining(ended) - ended
+    tails, log_hazard, log_rest = _tables()
     found = survival
     for tail_from in (TAIL_FROM, TAIL_FROM / 2.0, TAIL_FROM / 4.0):
         first = max(min(int(np.searchsorted(-at_risk, -min(tail_from, receipts / 2.0))), last - 2), 0)
-        found = _with_tails(survival, ended, at_risk, (first, last), rng)
+        bins = min((BUCKETS - first) // _BUCKETS_IN_BIN, _BINS)
+        until = first + bins * _BUCKETS_IN_BIN
+        entering = np.append(at_risk[first:until:_BUCKETS_IN_BIN], 0.0)
+        bins = max(int(np.count_nonzero(entering)), 1)
+        in_bin = ended[first:until].reshape(-1, _BUCKETS_IN_BIN).sum(axis=1)[:bins]
+        unended = np.maximum(entering[:bins] - entering[1 : bins + 1] - in_bin, 0.0)
+        rest = np.maximum(entering[:bins] - unended / 2.0 - in_bin, 0.0)
+        fits = _fits([in_bin, rest], [log_hazard[:bins], log_rest[:bins]], survival.shape[0] - 1, rng)
+        places = np.clip((np.arange(last, BUCKETS) - first + 1) / _BUCKETS_IN_BIN, 0.0, _BINS)
+        logs = np.log(np.maximum(tails[:, fits].T, 1e-80))
+        drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
+        found = np.hstack([survival[:, :last], survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])])
         # A family with one peak is too long if it is fitted across a gap: if significantly more receipts ended than it
         # expects of those at risk, it is fitted to fewer.
         ends = at_risk * (1.0 - found[0] / np.maximum(np.append(1.0, found[0, :-1]), _LEAST))
@@ -168,33 +180,6 @@ def _exceeds(counts: Array, expected: Array) -> npt.NDArray[np.bool_]:
     expected = np.maximum(expected, _LEAST)
     deviance = counts * np.log(np.maximum(counts, _LEAST) / expected) - (counts - expected)
     return np.asarray((counts > expected) & (deviance > _REFUTED_SIGMAS**2 / 2.0))
-
-
-def _with_tails(
-    survival: Array, ended: Array, at_risk: Array, between: tuple[int, int], rng: np.random.Generator
-) -> Array:
-    """Return ``survival`` with tails from the second bucket of ``between`` on, fitted from the first one on."""
-    first, last = between
-    bins = min((BUCKETS - first) // _BUCKETS_IN_BIN, _BINS)
-    until = first + bins * _BUCKETS_IN_BIN
-    in_bin = ended[first:until].reshape(bins, _BUCKETS_IN_BIN).sum(axis=1)
-    entering = np.append(at_risk[first:until:_BUCKETS_IN_BIN], 0.0)
-    bins = max(int(np.count_nonzero(entering)), 1)
-    in_bin, entering = in_bin[:bins], entering[: bins + 1]
-    unended = np.maximum(entering[:-1] - entering[1:] - in_bin, 0.0)
-    rest = np.maximum(entering[:-1] - unended / 2.0 - in_bin, 0.0)
-    tails, log_hazard, log_rest = _tables()
-
-    def likelihood(deaths: npt.NDArray[Any], rest: npt.NDArray[Any]) -> Array:
-        return np.asarray(deaths @ log_hazard[:bins] + rest @ log_rest[:bins])
-
-    fits = _fits(likelihood, [in_bin, rest], survival.shape[0] - 1, rng)
-    places = np.clip((np.arange(last, BUCKETS) - first + 1) / _BUCKETS_IN_BIN, 0.0, _BINS)
-    logs = np.log(np.maximum(tails[:, fits].T, 1e-80))
-    drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
-    found = survival.copy()
-    found[:, last:] = survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])
-    return found
 
 
 def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:
@@ -214,24 +199,20 @@ def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Gene
     log_ended = log_hazard[:bins] + left[:-1]
     beyond = np.exp(left[-1])
     within = np.maximum(1.0 - beyond, _SURELY_WRONG)
-
-    def likelihood(deaths: npt.NDArray[Any]) -> Array:
-        return np.asarray(deaths @ log_ended - deaths.sum(axis=-1, keepdims=True) * np.log(within))
-
     in_bin = -np.diff(curve[0, first : last + 1 : _BUCKETS_IN_BIN]) * receipts
-    fits = _fits(likelihood, [in_bin], curve.shape[0] - 1, rng)
+    fits = _fits([in_bin], [log_ended - np.log(within)], curve.shape[0] - 1, rng)
     return np.asarray((curve[:, first] - curve[:, last]) * beyond[fits] / within[fits])
 
 
-def _fits(likelihood: Callable[..., Array], counts: list[Array], draws: int, rng: np.random.Generator) -> Numbers:
-    """Return the columns of the tables that fit ``counts``: the likeliest, then draws."""
-    whole = likelihood(*counts).reshape(len(FAMILIES), -1)
-    folds = [np.tile(np.round(each).astype(np.int64), (_FOLDS, 1)) for each in counts]
-    some = [rng.binomial(each, 0.5) for each in folds]
+def _fits(counts: Sequence[Array], logs: Sequence[Array], draws: int, rng: np.random.Generator) -> Numbers:
+    """Return the columns of ``logs``, log-likelihoods of each count, that fit ``counts``: the likeliest, then draws."""
+    folds = [np.tile(np.round(each), (_FOLDS, 1)) for each in counts]
+    some = [rng.binomial(each.astype(np.int64), 0.5).astype(np.float64) for each in folds]
     others = [fold - each for fold, each in zip(folds, some, strict=True)]
-    fitted, held_out = (
-        likelihood(*(each.astype(np.float64) for each in half)).reshape(_FOLDS, *whole.shape) for half in (some, others)
-    )
+    rows = [np.vstack([count, *parts]) for count, *parts in zip(counts, some, others, strict=True)]
+    found = np.sum([row @ log for row, log in zip(rows, logs, strict=True)], axis=0)
+    found = found.reshape(1 + 2 * _FOLDS, len(FAMILIES), -1)
+    whole, fitted, held_out = found[0], found[1 : 1 + _FOLDS], found[1 + _FOLDS :]
     scores = np.take_along_axis(held_out, fitted.argmax(axis=2)[..., None], axis=2)[..., 0].mean(axis=0)
     weights = np.exp(np.clip(scores - scores.max(), _LOG_MIN, 0.0))
     chances = np.exp(np.clip(whole - whole.max(axis=1, keepdims=True), _LOG_MIN, 0.0))

@@ -27,11 +27,11 @@ from veilmq.core.receipts import Outcome
 from veilmq.core.settings import QueueSettings
 from veilmq.pipeline.cells import HELD, KeyCounts, ReceiptCounts, counts_by_key, decayed, shifts, whole_of
 from veilmq.pipeline.cost import candidates_s
-from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds, share
+from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import located
 from veilmq.pipeline.options import TuneOptions
-from veilmq.pipeline.survival import crossings_s
+from veilmq.pipeline.survival import crossings_s, share
 from veilmq.wire.sqs.names import full_name
 
 
