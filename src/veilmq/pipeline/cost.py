@@ -14,8 +14,7 @@ A class is a group of routing keys that share a timeout, so that a few timeouts 
 Keys are sorted by their own best timeout; a class is a range of neighbours in that order. Dynamic programming proceeds
 from the longest class down, in O(K G²) for K classes and G groups of keys: for each first group and number of classes
 it keeps the cheapest partition of all groups from there on. The longer classes are fixed at that point, so the cost
-includes expiries that move a message to the next class. Finally, each timeout in turn is optimised with the others
-fixed, until the cost no longer falls.
+includes expiries that move a message to the next class.
 """
 
 import math
@@ -106,9 +105,6 @@ def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
 GROUPS_MAX = 120
 """More keys are first grouped with their neighbours, so that thousands of keys take only seconds."""
 
-_ROUNDS_MAX = 20
-_NEAR = 1.3
-
 
 @dataclass(frozen=True, slots=True)
 class Classes:
@@ -153,8 +149,8 @@ def classes_of(loads: Sequence[Load], count: int, *, prices: Prices) -> Classes:
     for number, (start, stop) in enumerate(zip(best.starts, (*best.starts[1:], len(groups)), strict=True)):
         for index in (index for group in groups[start:stop] for index in group):
             members[index] = number
-    polished_s = _polished(loads, members, best.timeouts_s, prices)
-    return Classes(polished_s, tuple(members), cost_of_classes(loads, members, polished_s, prices=prices))
+    timeouts = tuple(map(int, best.timeouts_s))
+    return Classes(timeouts, tuple(members), cost_of_classes(loads, members, timeouts, prices=prices))
 
 
 def cost_of_classes(
@@ -181,25 +177,3 @@ def _extend(
         full_cost = above.cost + float(total[best])
         if start not in partitions or full_cost < partitions[start].cost:
             partitions[start] = _Partition(full_cost, (start, *above.starts), (float(shorter[best]), *above.timeouts_s))
-
-
-def _polished(
-    loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], prices: Prices
-) -> tuple[int, ...]:
-    """Optimise each timeout in turn, between its neighbours, until the cost no longer falls."""
-    numbers = range(len(timeouts_s))
-    classes = [mixed([load for load, own in zip(loads, members, strict=True) if own == each]) for each in numbers]
-    now, every = [*timeouts_s], candidates_s()
-
-    for _ in range(_ROUNDS_MAX):
-        before = [*now]
-        for number in numbers:
-            below, above = now[number - 1] if number else 0.0, [*now, math.inf][number + 1]
-            near = (every > now[number] / _NEAR) & (every < now[number] * _NEAR)
-            free = [now[number], *every[(every > below) & (every < above) & near].tolist()]
-            changed = [[*now[:number], each, *now[number + 1 :]] for each in free]
-            each_cost = [cost_of_classes(classes, numbers, timeouts_s, prices=prices) for timeouts_s in changed]
-            now[number] = float(free[each_cost.index(min(each_cost))])
-        if now == before:
-            break
-    return tuple(int(each) for each in now)
