@@ -76,8 +76,8 @@ class Curve:
 def share(value: float) -> str:
     """Return ``value`` as a percentage with two digits: ``0.30 %``, ``12 %``."""
     percent = 100.0 * value
-    if percent == 0.0:
-        return "0 %"
+    if percent < 0.001:
+        return "less than 0.001 %" if percent else "0 %"
     return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"
 
 

@@ -9,9 +9,18 @@ import pytest
 
 from tests.internals.pipeline.made_counts import key_with, lognormal, receipt_counts, renewed, scaled
 from veilmq.pipeline.cells import BUCKETS, EDGES_S, RATIO, Array, KeyCounts, ReceiptCounts, bucket_of
-from veilmq.pipeline.estimate import Estimate, estimate, estimates, share
+from veilmq.pipeline.estimate import Estimate, estimate, estimates
 from veilmq.pipeline.options import TuneOptions
-from veilmq.pipeline.survival import FAMILIES, crossings_s, drawn_on, product_limit, remaining, renewal_of, tail_of
+from veilmq.pipeline.survival import (
+    FAMILIES,
+    crossings_s,
+    drawn_on,
+    product_limit,
+    remaining,
+    renewal_of,
+    share,
+    tail_of,
+)
 
 OPTIONS = TuneOptions()
 CRASHES = 0.003
