@@ -105,6 +105,27 @@ def test_a_group_whose_last_returned_message_expired_is_received_at_once(fifo: H
     assert bodies(receive(fifo)) == "a2"
 
 
+def test_a_message_delayed_during_a_lease_does_not_advance_its_group(fifo: Host) -> None:
+    """Groups whose leases end together are ordered by their first received messages."""
+    fifo.put(message("a1", group="a", dedup_id="a1", delay_s=1))
+    fifo.send_to_groups("b1", "a2")
+    assert bodies(receive(fifo, timeout_s=30)) == "b1 a2"
+    fifo.advance(30_000)
+    assert bodies(receive(fifo)) == "b1 a1 a2"
+
+
+def test_a_longer_retention_does_not_unblock_a_group(fifo: Host) -> None:
+    """The lease would have ended with the shorter retention."""
+    fifo.set_queue(retention_s=60)
+    fifo.send_to_groups("a1", "a2")
+    assert bodies(receive(fifo, 1, timeout_s=600)) == "a1"
+    fifo.set_queue(retention_s=120)
+    fifo.advance(60_000)
+    assert not fifo.do(Peek(queue=QUEUE, count=10)).messages
+    assert not receive(fifo)
+    assert fifo.counts() == (1, 1, 0)
+
+
 def test_priorities_do_not_change_the_order_of_a_group(fifo: Host) -> None:
     for number, priority in enumerate((16, 1, 8)):
         fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))

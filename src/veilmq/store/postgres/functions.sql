@@ -99,7 +99,7 @@ BEGIN
             v_head := CASE WHEN v_came_back THEN v_head ELSE each.seq END;
             v_first := CASE WHEN v_came_back THEN greatest(v_first, each.visible_at) ELSE each.visible_at END;
             v_came_back := true;
-        ELSIF v_first IS NULL OR each.visible_at < v_first AND NOT v_came_back THEN
+        ELSIF v_leased IS NULL AND (v_first IS NULL OR each.visible_at < v_first AND NOT v_came_back) THEN
             v_first := greatest(each.visible_at, each.sent_at);
             v_head := each.seq;
         END IF;

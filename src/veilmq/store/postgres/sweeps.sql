@@ -61,6 +61,12 @@ WITH late AS MATERIALIZED (
 )
 SELECT eligible_at, head, mq.fifo_settle($1, group_id, $2) FROM late
 
+-- name: settle_leased
+-- Apply a longer retention, $2 ms, to the groups whose leases it had cut short.
+SELECT mq.fifo_settle($1, group_id, $2) FROM (
+    SELECT group_id FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() AND EXISTS (
+        SELECT FROM mq.fifo_msg WHERE qp = $1 AND seq = ANY(leased) AND visible_at > eligible_at) FOR UPDATE) AS late
+
 -- name: end_late
 UPDATE mq.part SET late_until = 0 WHERE qp = $1 AND late_until = $2
 

@@ -134,9 +134,10 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await background.settle_groups(connection, queue)
-        if settings.fifo and settings.retention_s < queue.settings.retention_s:
-            args = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
-            await connection.execute(background.SQL["sweep_fifo"], *args, *queues.event_log_args(queue))
+        if settings.fifo and settings.retention_s != queue.settings.retention_s:
+            more = () if is_longer else (self.node.options.sweep_rows, *queues.event_log_args(queue))
+            args = queue.partition, retention_ms(queue._replace(settings=settings)), *more
+            await connection.execute(background.SQL["settle_leased" if is_longer else "sweep_fifo"], *args)
         self.invalidate(queue)
 
     def invalidate(self, queue: Queue) -> None:
