@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from veilmq.pipeline.session import has_java
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # these imports take half a second
 TESTS = Path(__file__).parent
 PROOFS = (TESTS / "proofs", TESTS / "internals" / "proofs")
 settings.register_profile("untimed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unshrunk", parent=settings.get_profile("untimed"), phases=set(Phase) - {Phase.shrink})
 settings.load_profile("untimed")
 TEST_ALL = TESTS.parent / ".venv-test-all"  # the environment of `make test-all`: Airflow and DuckDB, without Spark
 EVERYTHING = pytest.mark.everything  # runs in `make test-all` only: a variant of another test, or needs an S3 server

@@ -3,7 +3,8 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -16,8 +17,9 @@ from tests.store.host import RESTLESS, Host
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands
-from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendOptions
-from veilmq.core.errors import LeaseTooLong
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendOptions, VisibilityChange
+from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
+from veilmq.core.limits import LEASE_S_MAX
 from veilmq.core.messages import NewMessage
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
@@ -31,6 +33,8 @@ RULES = st.sampled_from(
         ]}""",
     )
 )
+SEVERAL = st.integers(0, 3)
+"""How many messages a rule that settles sends and receives first: Hypothesis disables most rules in many examples."""
 SEND_OPTIONS = st.sampled_from(
     (None, None, SendOptions(receipts=True), SendOptions(receipts=True, all_or_nothing=True))
 )
@@ -53,6 +57,7 @@ class ModelFrame(RuleBasedStateMachine):
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
         self.bodies = 0
+        self.issued: list[Any] = []  # receipts, in order
         self.inspects = False
         self.host: Host | None = None
 
@@ -135,23 +140,54 @@ class ModelFrame(RuleBasedStateMachine):
     def peek(self, name: str, count: int) -> list[bytes]:
         return [each.id for each in self.live.do(Peek(queue=name, count=count)).messages]
 
+    def settle_both(self, data: st.DataObject, name: str, model: NaiveQueue, settles: list[dict[str, Any]]) -> None:
+        """Delete and change by some of the `issued` receipts in both, and compare; see `settles_of`."""
+        for settle in settles if self.issued else ():
+            receipts = some_of(data, self.issued, lambda receipt: model.kind(self.now_ms, receipt), settle["several"])
+            if settle["timeout_s"] is None:
+                self.delete_both(name, model, receipts, settle["rules"])
+            else:
+                self.change_both(name, model, receipts, **settle)
+
+    def delete_both(self, name: str, model: NaiveQueue, receipts: list[str], rules: dict[str, bool]) -> None:
+        for receipt, answer in zip(receipts, self.live.delete(*receipts, queue=name, **rules), strict=True):
+            if receipt in model.receipts:
+                assert answer.value == model.delete(self.now_ms, receipt, **rules)
+            else:
+                assert isinstance(answer, ReceiptInvalid)
+
     def change_both(
-        self, name: str, model: NaiveQueue, text: str, timeout_s: int, *, renew: bool = False, **how: bool
-    ) -> str | None:
-        """Change a deadline in both, and compare; return the renewed receipt, if any."""
-        renew = renew and "any_receive" not in how  # SQS renews no receipts
-        answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, **how)
-        state, until_ms = model.change(self.now_ms, text, timeout_s, **how)
-        if state == "too long":
-            assert isinstance(answer, LeaseTooLong)
-            return None
-        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
-        assert answer.hidden_for_ms == (None if until_ms is None else timeout_s * 1_000)
-        assert (answer.receipt is not None) is (renew and until_ms is not None)
-        if answer.receipt is not None:
-            model.renew(text, answer.receipt)
-        receipt: str | None = answer.receipt
-        return receipt
+        self,
+        name: str,
+        model: NaiveQueue,
+        receipts: list[str],
+        timeout_s: int,
+        rules: dict[str, bool],
+        *,
+        renew: bool,
+        bounded: bool,
+        **_: Any,
+    ) -> None:
+        renew = renew and "any_receive" not in rules  # SQS renews no receipts
+        changes = tuple(VisibilityChange(receipt=receipt, timeout_s=timeout_s) for receipt in receipts)
+        lease_s_max = LEASE_S_MAX if bounded else None
+        command = commands.ChangeVisibility(
+            queue=name, changes=changes, renew_receipt=renew, lease_s_max=lease_s_max, **rules
+        )
+        for receipt, answer in zip(receipts, self.live.do(command), strict=True):
+            if receipt not in model.receipts:
+                assert isinstance(answer, ReceiptInvalid)
+                continue
+            state, until_ms = model.change(self.now_ms, receipt, timeout_s, bounded=bounded, **rules)
+            if state == "too long":
+                assert isinstance(answer, LeaseTooLong)
+                continue
+            assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
+            assert answer.hidden_for_ms == (None if until_ms is None else timeout_s * 1_000)
+            assert (answer.receipt is not None) is (renew and until_ms is not None)
+            if answer.receipt is not None:
+                model.renew(receipt, answer.receipt)
+                self.issued.append(answer.receipt)
 
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
         """Assert that a waiter until `due_ms` misses no message and does not busy-poll.
@@ -170,19 +206,35 @@ class ModelFrame(RuleBasedStateMachine):
 RECEIPT_RULES = st.sampled_from(
     ({}, {"any_receive": True}, {"only_live": True}, {"only_live": True, "any_epoch": True})
 )
-CHANGES: dict[str, Any] = {
-    "timeout_s": st.sampled_from((0, 0, 1, 30, 43_200)),
-    "rules": RECEIPT_RULES,
-    "renew": st.booleans(),
-    "bounded": st.booleans(),
-}
 
 
-def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
-    """Return one of `issued`: usually one of the last ten."""
-    last = len(issued) - 1
-    recent = st.integers(max(0, last - 9), last)
-    return issued[data.draw(recent | recent | st.integers(0, last))]
+def settles_of(*timeouts_s: int) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Return a strategy of commands that follow one another at once; those without a timeout delete."""
+    settle = {
+        "several": st.integers(1, 4),
+        "timeout_s": st.none() | st.sampled_from(timeouts_s),
+        "rules": RECEIPT_RULES,
+        "renew": st.booleans(),
+        "bounded": st.booleans(),
+    }
+    return st.lists(st.fixed_dictionaries(settle), min_size=1, max_size=3)
+
+
+def some_of(data: st.DataObject, issued: Sequence[T], kind: Callable[[T], str], several: int = 1) -> list[T]:
+    """Return `several` of `issued`, also repeated: each kind as often as another, in it usually one of the last three.
+
+    By chance alone, receipts that something has superseded are rarely used before they expire.
+    """
+    kinds = defaultdict(list)
+    for each in reversed(issued):
+        kinds[kind(each)].append(each)
+    some: list[T] = []
+    for _ in range(several):
+        of_kind = kinds[data.draw(st.sampled_from(sorted(kinds)))]
+        last = len(of_kind) - 1
+        some.append(of_kind[data.draw(st.integers(0, min(2, last)) | st.integers(0, last))])
+        kinds["again"] = some
+    return some
 
 
 def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -203,15 +255,18 @@ def run_model(
     """Run `machine` with random steps; a failure prints the steps that reproduce it.
 
     Steps at `url` are slower: there it runs `url_examples`. `PROVE` is "whole" for more examples, "few" for fewer.
+    Runs of ten: most later examples of a run are nearly equal, because Hypothesis varies each a few times.
     """
     at_url = type(f"{machine.__name__}AtUrl", (machine,), {"url": url})
     share = _EXAMPLES.get(os.environ.get("PROVE", ""), 1)
-    run_state_machine_as_test(
-        machine if url is None else at_url,
-        settings=settings(
-            max_examples=max(1, round((examples if url is None else url_examples) * share)),
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        ),
-    )
+    count = max(1, round((examples if url is None else url_examples) * share))
+    for first in range(0, count, 10):
+        run_state_machine_as_test(
+            machine if url is None else at_url,
+            settings=settings(
+                max_examples=min(10, count - first),
+                stateful_step_count=steps,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            ),
+        )

@@ -106,6 +106,12 @@ class NaiveQueue:
             return "earlier" if any_receive and self.earlier_receipts_may_act else "superseded"
         return "live" if now_ms < row["visible_at_ms"] else "expired"
 
+    def kind(self, now_ms: int, receipt: str) -> str:
+        """Return the state of a receipt by strict and by lenient rules, or that it is of another queue."""
+        if receipt not in self.receipts:
+            return "foreign"
+        return f"{self.state(now_ms, receipt)}, {self.state(now_ms, receipt, any_epoch=True)}"
+
     def acts(self, state: str, *, only_live: bool) -> bool:
         return state == "live" or (state in ("expired", "earlier") and not only_live)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store.host import CLAIMED_SEQS, QUEUE, RESTLESS, Host
-from tests.store.model_frame import ModelFrame, one_of, received_fields, run_model
+from tests.store.model_frame import ModelFrame, received_fields, run_model, settles_of
 from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, expected_messages
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
 from tests.store.postgres_host import PostgresHost
@@ -39,7 +39,6 @@ class EngineAndModel(ModelFrame):
 
     def __init__(self) -> None:
         super().__init__()
-        self.issued: list[str] = []
         self.model: NaiveClaims
 
     @initialize(slice_rows=st.sampled_from((1, 9, 25, 1_000)), given=SETTINGS, fifo=st.booleans())
@@ -86,18 +85,9 @@ class EngineAndModel(ModelFrame):
             self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 4), stale=st.booleans())
-    def delete(self, data: st.DataObject, several: int, *, stale: bool) -> None:
-        for _ in range(several):
-            text = one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=QUEUE, any_receive=stale)
-            assert answer.value == self.model.delete(self.now_ms, text, any_receive=stale)
-
-    @precondition(lambda self: self.issued)
-    @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 1, 30)), stale=st.booleans())
-    def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
-        text = one_of(data, self.issued)
-        self.change_both(QUEUE, self.model, text, timeout_s, any_receive=stale)
+    @rule(data=st.data(), settles=settles_of(0, 0, 1, 30))
+    def settle_receipts(self, data: st.DataObject, settles: list[dict[str, Any]]) -> None:
+        self.settle_both(data, QUEUE, self.model, settles)
 
     @rule(source=SOURCES, consumer=CONSUMERS, hold_s=HOLDS_S, takeover=st.booleans())
     def open(self, source: str, consumer: str, hold_s: int, *, takeover: bool) -> None:

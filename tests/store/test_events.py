@@ -24,7 +24,7 @@ from tests.store.host import (
     plan,
     with_type,
 )
-from tests.store.model_frame import ModelFrame, one_of, run_model
+from tests.store.model_frame import ModelFrame, run_model, some_of
 from tests.store.postgres_host import RESTLESS, PostgresHost, Store
 from veilmq.core import claims, commands
 from veilmq.core.errors import ReceiptState
@@ -483,11 +483,20 @@ class EventModel(ModelFrame):
         self.issued.append(receipt)
         self.latest[queue, received.id] = receipt
 
+    def draw_receipt(self, data: st.DataObject) -> NaiveReceipt:
+        (receipt,) = some_of(data, self.issued, self.kind)
+        return receipt
+
+    def kind(self, receipt: NaiveReceipt) -> str:
+        if receipt is not self.latest[receipt.queue, receipt.message]:
+            return "superseded"
+        return " ".join(receipt.ends) or ("live" if self.now_ms < receipt.visible_at_ms else "expired")
+
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), stale=st.booleans())
     def delete(self, data: st.DataObject, *, stale: bool) -> None:
         """Delete by any receipt; if `stale`, superseded receipts act too."""
-        receipt = one_of(data, self.issued)
+        receipt = self.draw_receipt(data)
         (answer,) = self.live.delete(receipt.text, queue=receipt.queue, any_receive=stale)
         if answer is ReceiptState.EARLIER:
             self.end_latest(self.latest[receipt.queue, receipt.message])
@@ -511,7 +520,7 @@ class EventModel(ModelFrame):
     @rule(data=st.data(), timeout_s=_TIMEOUTS_S, stale=st.booleans())
     def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
         """Change the deadline by any receipt; if `stale`, superseded receipts act too."""
-        receipt = one_of(data, self.issued)
+        receipt = self.draw_receipt(data)
         answer = self.live.change(receipt.text, timeout_s, queue=receipt.queue, any_receive=stale)
         receipt = self.latest[receipt.queue, receipt.message]
         if not isinstance(answer, commands.LeaseChange) or answer.visible_at_ms is None:

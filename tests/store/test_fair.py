@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 from tests.store import model_frame
 from tests.store.host import QUEUE, Host, message
@@ -143,7 +143,6 @@ class FairAndModel(model_frame.ModelFrame):
 
     def __init__(self) -> None:
         super().__init__()
-        self.issued: list[str] = []
         self.dead_letters: set[str] = set()
         self.model: NaiveFair
 
@@ -220,27 +219,17 @@ class FairAndModel(model_frame.ModelFrame):
         assert len(self.dead_letters) == len(everything), "a message was dead-lettered twice"
         return lately
 
-    @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 9), rules=model_frame.RECEIPT_RULES)
-    def delete(self, data: st.DataObject, several: int, rules: dict[str, bool]) -> None:
-        for _ in range(several):
-            text = model_frame.one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=MODEL_QUEUE, **rules)
-            assert answer.value == self.model.delete(self.now_ms, text, **rules)
-
-    @precondition(lambda self: self.issued)
     @rule(
         data=st.data(),
-        timeout_s=st.sampled_from((0, 0, 0, 1, 30, 600)),
-        several=st.integers(1, 5),
-        rules=model_frame.RECEIPT_RULES,
-        renew=st.booleans(),
+        several=model_frame.SEVERAL,
+        timeout_s=TIMEOUTS_S,
+        settles=model_frame.settles_of(0, 0, 0, 1, 30, 600),
     )
-    def change(self, data: st.DataObject, timeout_s: int, several: int, rules: dict[str, bool], *, renew: bool) -> None:
-        for _ in range(several):
-            text = model_frame.one_of(data, self.issued)
-            renewed = self.change_both(MODEL_QUEUE, self.model, text, timeout_s, renew=renew, **rules)
-            self.issued += [renewed] if renewed else []
+    def settle(self, data: st.DataObject, several: int, timeout_s: int, settles: list[dict[str, Any]]) -> None:
+        if several:
+            self.deliver(["a", "b", None][:several], 0)
+            self.take(several, timeout_s)
+        self.settle_both(data, MODEL_QUEUE, self.model, settles)
 
     def interrupt(self, kind: str) -> None:
         """Purge the queue or restart; both drop the state of the groups."""

@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, Host, fill, message
-from tests.store.model_frame import ModelFrame, one_of, run_model
+from tests.store.model_frame import ModelFrame, run_model, some_of
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.commands import Receive, ReceivedMessage, SendOptions, VisibilityChange
@@ -247,14 +247,14 @@ class TwoProtocols(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), timeout_s=st.sampled_from((0, 1, 30, 43_200)))
     def change_by_sqs(self, data: st.DataObject, timeout_s: int) -> None:
-        issued = one_of(data, self.issued)
+        issued = self.draw_receipt(data)
         answer = self.live.change(issued.text, timeout_s)
         known = issued.of
         if isinstance(answer, LeaseTooLong):
             assert known.receives, "a message that was never received has no lease"
             assert self.now_ms + timeout_s * 1_000 > known.received_at_ms + TWELVE_HOURS_MS
             return
-        self.check_state(issued, answer.state, lenient=False)
+        assert answer.state is self.state(issued, lenient=False)
         if answer.visible_at_ms is not None:
             assert answer.state in self.acting(by_smq=False)
             self.move(known, answer.visible_at_ms, timeout_s)
@@ -263,11 +263,11 @@ class TwoProtocols(ModelFrame):
     @rule(data=st.data(), timeout_s=st.sampled_from((1, 30, 43_200)), lenient=st.booleans())
     def change_by_smq(self, data: st.DataObject, timeout_s: int, *, lenient: bool) -> None:
         """Change by a live receipt; it returns a new one, which supersedes the old one."""
-        issued = one_of(data, self.issued)
+        issued = self.draw_receipt(data)
         answer = self.live.change(
             issued.text, timeout_s, bounded=False, only_live=True, any_epoch=lenient, renew_receipt=True
         )
-        self.check_state(issued, answer.state, lenient=lenient)
+        assert answer.state is self.state(issued, lenient=lenient)
         assert (answer.receipt is not None) is (answer.state is ReceiptState.LIVE)
         if answer.receipt is not None:
             assert answer.receipt != issued.text
@@ -281,10 +281,10 @@ class TwoProtocols(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), by_smq=st.booleans(), lenient=st.booleans())
     def delete(self, data: st.DataObject, *, by_smq: bool, lenient: bool) -> None:
-        issued = one_of(data, self.issued)
+        issued = self.draw_receipt(data)
         lenient = by_smq and lenient
         (state,) = self.live.delete(issued.text, only_live=by_smq, any_epoch=lenient)
-        self.check_state(issued, state, lenient=lenient)
+        assert state is self.state(issued, lenient=lenient)
         if state in self.acting(by_smq=by_smq):
             issued.of.is_deleted = True
 
@@ -293,19 +293,18 @@ class TwoProtocols(ModelFrame):
             return (ReceiptState.LIVE,)
         return ReceiptState.LIVE, ReceiptState.EXPIRED
 
-    def check_state(self, issued: Issued, state: ReceiptState, *, lenient: bool) -> None:
+    def draw_receipt(self, data: st.DataObject) -> Issued:
+        (issued,) = some_of(data, self.issued, lambda each: f"{self.state(each)}, {self.state(each, lenient=True)}")
+        return issued
+
+    def state(self, issued: Issued, *, lenient: bool = False) -> ReceiptState:
         known = issued.of
         if known.is_deleted:
-            assert state is ReceiptState.GONE
-        elif issued.receive != known.receives:
-            assert state is ReceiptState.SUPERSEDED
-        else:
-            latest = [each for each in self.issued if each.of is known][-1]
-            if issued is latest or lenient:
-                held = known.hidden_until_ms > self.now_ms
-                assert state is (ReceiptState.LIVE if held else ReceiptState.EXPIRED)
-            else:
-                assert state is ReceiptState.SUPERSEDED
+            return ReceiptState.GONE
+        latest = [each for each in self.issued if each.of is known][-1]
+        if issued.receive != known.receives or not (issued is latest or lenient):
+            return ReceiptState.SUPERSEDED
+        return ReceiptState.LIVE if known.hidden_until_ms > self.now_ms else ReceiptState.EXPIRED
 
     def present(self) -> list[KnownMessage]:
         for known in self.messages:

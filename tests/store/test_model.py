@@ -16,11 +16,12 @@ from tests.store.host import QUEUE, message
 from tests.store.naive import NaiveFifo, NaiveStandard, kind_of
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus, SendOptions
-from veilmq.core.errors import ReceiptInvalid
+from veilmq.core.errors import ReceiptState
 from veilmq.core.settings import SettingValue
 
 NAMES = ("a/first", "a/second", "b/first")
 TIMEOUTS_S = st.sampled_from((0, 1, 30))
+SETTLES = model_frame.settles_of(0, 0, 1, 30, 43_200)
 SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": TIMEOUTS_S,
@@ -37,9 +38,7 @@ class StandardAndModel(model_frame.ModelFrame):
 
     def __init__(self) -> None:
         super().__init__()
-        self.issued: list[tuple[str, int, str]] = []  # queue, its incarnation, receipt
         self.models: dict[str, NaiveStandard] = {}
-        self.incarnations = dict.fromkeys(NAMES, 0)
 
     @initialize(given=SETTINGS)
     def open(self, given: dict[str, int]) -> None:
@@ -48,7 +47,6 @@ class StandardAndModel(model_frame.ModelFrame):
 
     def create(self, name: str, given: dict[str, int]) -> None:
         self.live.create(name, **given)
-        self.incarnations[name] += 1
         self.models[name] = NaiveStandard(given)
 
     def draw_queue(self, data: st.DataObject) -> tuple[str, NaiveStandard]:
@@ -82,7 +80,16 @@ class StandardAndModel(model_frame.ModelFrame):
         options=model_frame.SEND_OPTIONS,
     )
     def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, options: SendOptions | None) -> None:
-        name, model = self.draw_queue(data)
+        self.deliver(*self.draw_queue(data), delays_s, priority, options)
+
+    def deliver(
+        self,
+        name: str,
+        model: NaiveStandard,
+        delays_s: list[int | None],
+        priority: int = 8,
+        options: SendOptions | None = None,
+    ) -> None:
         messages = []
         for delay_s in delays_s:
             self.bodies += 1
@@ -93,7 +100,7 @@ class StandardAndModel(model_frame.ModelFrame):
             model.send(self.now_ms, *model_frame.naive_send(new, sent))
             if sent.receipt is not None:
                 assert options is not None, "an unrequested receipt"
-                self.issued.append((name, self.incarnations[name], sent.receipt))
+                self.issued.append(sent.receipt)
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, data: st.DataObject, count: int, timeout_s: int | None) -> None:
@@ -118,8 +125,7 @@ class StandardAndModel(model_frame.ModelFrame):
         assert peeked[: len(answer.messages)] == [each.id for each in answer.messages]
         model.check_receive(now_ms, count, timeout_s, [model_frame.received_fields(each) for each in answer.messages])
         self.check_due(self.due_ms(name, model), model)
-        for each in answer.messages:
-            self.issued.append((name, self.incarnations[name], each.receipt))
+        self.issued += [each.receipt for each in answer.messages]
 
     def due_ms(self, name: str, model: NaiveStandard) -> int | None:
         if not model.is_full(self.now_ms):
@@ -128,37 +134,13 @@ class StandardAndModel(model_frame.ModelFrame):
         assert refused.over_limit
         return refused.next_due_ms
 
-    @precondition(lambda self: self.issued)
-    @rule(data=st.data(), rules=model_frame.RECEIPT_RULES, several=st.integers(1, 5))
-    def delete(self, data: st.DataObject, several: int, rules: dict[str, bool]) -> None:
-        for _ in range(several):
-            name, incarnation, text = self.receipt(data)
-            (answer,) = self.live.delete(text, queue=name, **rules)
-            if incarnation != self.incarnations[name]:
-                assert isinstance(answer, ReceiptInvalid)
-            else:
-                assert answer.value == self.models[name].delete(self.now_ms, text, **rules)
-
-    @precondition(lambda self: self.issued)
-    @rule(data=st.data(), **model_frame.CHANGES)
-    def change(
-        self, data: st.DataObject, timeout_s: int, rules: dict[str, bool], *, renew: bool, bounded: bool
-    ) -> None:
-        name, incarnation, text = self.receipt(data)
-        if incarnation != self.incarnations[name]:
-            answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **rules)
-            assert isinstance(answer, ReceiptInvalid)
-            return
-        how = {"renew": renew, "bounded": bounded, **rules}
-        renewed = self.change_both(name, self.models[name], text, timeout_s, **how)
-        self.issued += [(name, incarnation, renewed)] if renewed else []
-
-    def receipt(self, data: st.DataObject) -> tuple[str, int, str]:
-        """Return a receipt of an existing queue: usually one of the last ten."""
-        usable = [issue for issue in self.issued if issue[0] in self.models]
-        if not usable:
-            return data.draw(st.just((next(iter(self.models)), -1, "never issued")))
-        return model_frame.one_of(data, usable)
+    @rule(data=st.data(), several=model_frame.SEVERAL, timeout_s=TIMEOUTS_S, settles=SETTLES)
+    def settle(self, data: st.DataObject, several: int, timeout_s: int, settles: list[dict[str, Any]]) -> None:
+        name, model = self.draw_queue(data)
+        if several:
+            self.deliver(name, model, [0] * several)
+            self.take(name, model, several, timeout_s)
+        self.settle_both(data, name, model, settles)
 
     def compare(self) -> None:
         pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
@@ -193,7 +175,6 @@ class FifoAndModel(model_frame.ModelFrame):
 
     def __init__(self) -> None:
         super().__init__()
-        self.issued: list[str] = []
         self.model: NaiveFifo
 
     @initialize(given=FIFO_SETTINGS)
@@ -221,7 +202,6 @@ class FifoAndModel(model_frame.ModelFrame):
             last_sequence = self.model.last_sequence
             self.create(given)
             self.model.last_sequence = last_sequence
-            self.issued = []
         else:
             self.live.set_queue(**given)
             self.model.set(self.now_ms, given)
@@ -289,22 +269,12 @@ class FifoAndModel(model_frame.ModelFrame):
         self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
         self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
-    @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 5), rules=model_frame.RECEIPT_RULES)
-    def delete(self, data: st.DataObject, several: int, rules: dict[str, bool]) -> None:
-        for _ in range(several):
-            text = model_frame.one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=QUEUE, **rules)
-            assert answer.value == self.model.delete(self.now_ms, text, **rules)
-
-    @precondition(lambda self: self.issued)
-    @rule(data=st.data(), **model_frame.CHANGES)
-    def change(
-        self, data: st.DataObject, timeout_s: int, rules: dict[str, bool], *, renew: bool, bounded: bool
-    ) -> None:
-        text = model_frame.one_of(data, self.issued)
-        renewed = self.change_both(QUEUE, self.model, text, timeout_s, renew=renew, bounded=bounded, **rules)
-        self.issued += [renewed] if renewed else []
+    @rule(data=st.data(), several=model_frame.SEVERAL, timeout_s=FIFO_TIMEOUTS_S, settles=SETTLES)
+    def settle(self, data: st.DataObject, several: int, timeout_s: int, settles: list[dict[str, Any]]) -> None:
+        if several:
+            self.deliver([(group, None, 0) for group in GROUPS[:several]])
+            self.take(several, timeout_s, None)
+        self.settle_both(data, QUEUE, self.model, settles)
 
     def compare(self) -> None:
         self.check_queue(QUEUE, self.model)
@@ -334,6 +304,17 @@ class ChainMessage:
     receives: int = 0
     first_ms: int | None = None
     source: str | None = None
+
+
+@dataclass(frozen=True)
+class ChainReceipt:
+    """A receipt of a message in one queue; `receive` is the message's count of receives there."""
+
+    text: str
+    queue: str
+    body: str
+    message: ChainMessage
+    receive: int
 
 
 class ChainAndModel(model_frame.ModelFrame):
@@ -410,10 +391,36 @@ class ChainAndModel(model_frame.ModelFrame):
             each.first_ms = self.now_ms if each.first_ms is None else each.first_ms
             assert (answer.receive_count, answer.first_received_at_ms) == (each.receives, each.first_ms)
             assert (answer.sent_at_ms, answer.source) == (each.sent_at_ms, each.source)
+            self.issued.append(ChainReceipt(answer.receipt, queue, body, each, each.here))
         if fate == "delete" and got:
             body, answer = next(iter(got.items()))
             self.live.delete(answer.receipt, queue=queue)
             del self.known[body]
+
+    def state(self, receipt: ChainReceipt) -> ReceiptState:
+        each = receipt.message
+        if self.known.get(receipt.body) is not each or each.queue != receipt.queue:
+            return ReceiptState.GONE
+        if each.here != receipt.receive:
+            return ReceiptState.SUPERSEDED
+        return ReceiptState.LIVE if self.now_ms < each.visible_at_ms else ReceiptState.EXPIRED
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), timeout_s=st.none() | st.sampled_from((0, 1, 30)))
+    def settle(self, data: st.DataObject, timeout_s: int | None) -> None:
+        """Delete, or change the timeout, by any receipt, also if the message is in another queue now."""
+        self.delete_expired()
+        (receipt,) = model_frame.some_of(data, self.issued, lambda each: f"{self.state(each)} {each.message.queue}")
+        state = self.state(receipt)
+        acts = state in (ReceiptState.LIVE, ReceiptState.EXPIRED)
+        if timeout_s is None:
+            assert self.live.delete(receipt.text, queue=receipt.queue) == [state]
+            if acts:
+                del self.known[receipt.body]
+            return
+        assert self.live.change(receipt.text, timeout_s, queue=receipt.queue).state is state
+        if acts:
+            receipt.message.visible_at_ms = self.now_ms + timeout_s * 1_000
 
     @rule(queue=st.sampled_from((SECOND, LAST)), destination=st.sampled_from(CHAIN))
     def move(self, queue: str, destination: str) -> None:
