@@ -74,8 +74,8 @@ def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
     is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
     headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
     try:
-        url = admin_endpoint.rstrip("/") + path
-        return urllib3.request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
+        pools, url = urllib3.PoolManager(ca_certs=os.environ.get("AWS_CA_BUNDLE")), admin_endpoint.rstrip("/") + path
+        return pools.request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
     except urllib3.exceptions.HTTPError as error:
         text = f"No answer from {admin_endpoint}: {root_cause(error)}; --admin-endpoint names the server's admin port."
         raise CommandFailed(text) from error

@@ -271,8 +271,9 @@ class Transport:
             pool.close()
 
     def _new_pool(self) -> urllib3.HTTPConnectionPool:
-        tls = {"ca_certs": os.environ.get("AWS_CA_BUNDLE")} if self.endpoint.lower().startswith("https:") else {}
-        return urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES, **tls)
+        authority = os.environ.get("AWS_CA_BUNDLE")  # as for boto3
+        pools = urllib3.PoolManager(maxsize=CONNECTIONS_KEPT, retries=_RETRIES, ca_certs=authority)
+        return pools.connection_from_url(self.endpoint)
 
     def request(
         self,

@@ -66,7 +66,7 @@ def report(
 ) -> Path:
     """Write the report on the cells of ``tune`` in ``state`` to ``path``, and return ``path``.
 
-    ``at_ms`` is the time shown; ``settings`` are as for ``tune``. Raises ``PipelineFailed`` if ``state`` has no counts.
+    ``at_ms`` is shown; ``settings`` are as for ``tune``. Raises ``PipelineFailed`` if ``tune`` did not write ``state``.
     """
     if existing(spark.read, f"{located(state)}/recommendations") is None:
         raise PipelineFailed(f"{state} is not a state of tune: run `veilmq pipeline tune` first, or correct --state.")

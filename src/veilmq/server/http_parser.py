@@ -458,9 +458,8 @@ class RequestReader:
     def head(self) -> Request:
         """Return the partial request without its body; its reply ends the connection."""
         assert self._headers is not None, "the head is whole"
-        return Request(
-            self._connection, self._parser.get_method(), self._origin_form(), self._headers, b"", False, CLOSE
-        )
+        connection, method, target = self._connection, self._parser.get_method(), self._origin_form()
+        return Request(connection, method, target, self._headers, b"", False, CLOSE)
 
     def _origin_form(self) -> bytes:
         """Return the target without the scheme and host that clients of proxies send (RFC 9112, section 3.2.2)."""

@@ -28,6 +28,8 @@ from tests.clients import boto
 from tests.proofs.forking import Forked, run
 from tests.server.http_host import PATIENCE_S, dial
 from tests.server.keys import REGION, client, written
+from veilmq.cli.command import CommandFailed
+from veilmq.cli.connection import post
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
@@ -216,6 +218,15 @@ def test_the_admin_port_uses_tls_too(server: RunningServer, files: Files) -> Non
     assert address.startswith("https://")
     with urllib.request.urlopen(address, timeout=60, context=files.client_context()) as reply:
         assert reply.read() == b"ready\n"
+
+
+def test_commands_trust_the_authority_of_the_admin_port(
+    server: RunningServer, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CommandFailed, match=r"certificate is not trusted \(.*\); AWS_CA_BUNDLE can name"):
+        post(server.admin_endpoint, "/api/clock/trust")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(files.authority))
+    assert post(server.admin_endpoint, "/api/clock/trust").status == 401
 
 
 @pytest.mark.parametrize("port", ["endpoint", "admin_endpoint"])
