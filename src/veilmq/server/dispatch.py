@@ -176,8 +176,13 @@ class Dispatcher:
         """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
         started_s = perf_counter()
         head = request.head
-        hot_values = (b"", *[request.headers.get(name, b"") for name in HOT_HEADERS]) if head is None else head[2]
-        _, host, content_type, amz_target, authorization, _ = hot_values
+        if head is None:
+            host, content_type, amz_target = [request.headers.get(name, b"") for name in HOT_HEADERS]
+            authorization = request.headers.get(b"authorization", b"")
+        else:
+            layout, segment = head
+            host, content_type, amz_target = layout.hot_values
+            authorization = segment[layout.authorization]
         content: Any = request.body
         route = self._routes_by_amz_target.get(amz_target)
         if route is None or content_type != CONTENT_TYPE:

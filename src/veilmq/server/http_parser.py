@@ -1,11 +1,12 @@
 """One HTTP request: how it is parsed, refused before a protocol sees it, and answered.
 
-A client sends the same headers in the same order with each request; only their values differ. So frequent heads have a
-``Layout``: a regular expression that parses a whole head at once and is as strict as llhttp. A request is *plain* if
-its head matches a layout, arrives whole at the beginning of a segment, and is followed only by its body, which is
-small. Every other request is parsed by ``httptools`` (llhttp, in strict mode), which calls ``RequestReader`` for each
-part. It is checked when it is complete, and before that whenever a segment ends inside it (``check_unfinished``). What
-llhttp accepts and this server does not is refused; at most one segment beyond a limit is kept.
+A client sends nearly the same head with each request: dates, ids, signatures and lengths differ, at the same places. So
+a frequent head has a ``Layout``, which compares what is constant and checks what varies, as strictly as llhttp. A
+request is *plain* if its head matches a layout, arrives whole at the beginning of a segment, and is followed only by
+its body, which is small. Every other request is parsed by ``httptools`` (llhttp, in strict mode), which calls
+``RequestReader`` for each part. It is checked when it is complete, and before that whenever a segment ends inside it
+(``check_unfinished``). What llhttp accepts and this server does not is refused; at most one segment beyond a limit is
+kept.
 
 A connection sends replies in the order of its requests (RFC 9112, section 9.3.2): a reply that is ready too early waits
 in its request. Commands are submitted in that order too, without waiting for each other.
@@ -13,7 +14,10 @@ in its request. Commands are submitted in that order too, without waiting for ea
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import httptools
@@ -133,84 +137,124 @@ class Date(Protocol):
 
 
 class Layout:
-    """The heads of one client: a method, and headers in one order, each once, none of them special.
+    """A frequent head. Its tokens, separated by blanks and line ends, are constant, or vary but have a constant length.
 
-    ``match`` takes a segment that begins with such a head; each value is a group, and so is the target before them.
-    Values are of printable characters, without a blank at an end: llhttp accepts all of them, and more.
+    It matches ``_PLAIN``, and has each header once and none of ``_SPECIAL``; llhttp accepts all such heads.
     """
 
-    __slots__ = ("hot_groups", "is_traced", "match", "method", "names")
+    __slots__ = (
+        "authorization", "constants", "constants_of", "end", "hot_values", "is_traced", "length", "length_at", "method",
+        "names", "target", "target_varies", "values_of", "varying_of",
+    )  # fmt: skip
 
-    def __init__(self, method: bytes, names: tuple[bytes, ...]) -> None:
-        """``names`` are the headers as sent; ``hot_groups`` are the groups of the target and of ``HOT_HEADERS``."""
-        self.method = method
-        self.names = [name.lower() for name in names]
-        lines = [re.escape(name) + b": (" + _VALUES.get(name.lower(), _VALUE) + b")\r\n" for name in names]
-        self.match = re.compile(method + rb" (/[!$-~]*+) HTTP/1\.1\r\n" + b"".join(lines) + b"\r\n()").match
-        groups = {name: group for group, name in enumerate(self.names, 2)}
-        self.hot_groups = [1, *[groups.get(name, len(names) + 2) for name in HOT_HEADERS]]  # the last group is empty
-        self.is_traced = TRACE in groups
+    def __init__(self, head: bytes, varying: set[int]) -> None:
+        """``varying`` are the numbers of the tokens of ``head`` that vary."""
+        tokens = [slice(*token.span()) for token in _TOKEN.finditer(head)]
+        variable = [tokens[number] for number in sorted(varying)]
+        starts, stops = [0, *[each.stop for each in variable]], [*[each.start for each in variable], len(head)]
+        self.constants_of = _slicer(list(map(slice, starts, stops)))
+        self.constants = self.constants_of(head)
+        self.varying_of = _slicer(variable)
+        values = {each[1].lower(): slice(*each.span(2)) for each in _FIELD.finditer(head)}
+        self.names, self.values_of = list(values), _slicer(list(values.values()))
+        self.method, self.target, self.end = head[tokens[0]], tokens[1], len(head)
+        self.target_varies = 1 in varying
+        self.hot_values = [head[values.get(name, _NOWHERE)] for name in HOT_HEADERS]
+        self.authorization = values.get(b"authorization", _NOWHERE)
+        self.length_at = values.get(b"content-length", _NOWHERE)
+        self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
+        self.is_traced = TRACE in values
+
+
+def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
+    return itemgetter(*slices, *[_NOWHERE] * (2 - len(slices)))  # for a single slice, it would return no tuple
 
 
 TRACE = b"x-amzn-trace-id"
-HOT_HEADERS = (b"host", b"content-type", b"x-amz-target", b"authorization", b"content-length")
-_VALUE = b"[!-~][ -~]*+(?<! )"
-_VALUES = {b"content-length": b"[0-9]{1,18}", b"connection": b"(?i:keep-alive)"}
+HOT_HEADERS = (b"host", b"content-type", b"x-amz-target")
+_CONSTANT = (*HOT_HEADERS, b"connection")
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_METHODS = frozenset({b"DELETE", b"GET", b"POST", b"PUT"})
-LAYOUTS_MAX, _SEEN_MAX = 32, 256
-_MATCHED_BYTES_MAX, _NAMES_MAX = 4_096, 32
-"""Heads beyond these limits are not compared with the layouts, nor get one: they would cost a hundred times as much."""
+_TARGET = rb"/[!$-~]*+"
+_PLAIN = re.compile(
+    rb"(?:DELETE|GET|POST|PUT) " + _TARGET + rb" HTTP/1\.1\r\n"
+    rb"(?i:(?:content-length: [0-9]{1,18}\r\n|connection: keep-alive\r\n"
+    rb"|(?!content-length:|connection:)[!#$%&'*+.^_`|~0-9A-Z-]++: [!-~][ -~]*+(?<! )\r\n)++)\r\n"
+)
+_FIELD = re.compile(rb"\r\n([^:]++): ([^\r]++)")
+_TOKEN = re.compile(rb"[!-~]++")
+_VISIBLE = bytes(range(0x21, 0x7F))
+_NOWHERE = slice(0)
+_is_target = re.compile(_TARGET).fullmatch
+LAYOUTS_MAX, _SAMPLES_MAX = 128, 128
+_FREQUENT_BYTES_MAX, _NAMES_MAX = 4_096, 32
+"""A longer head, or one with more headers, gets no layout, as that and its sample would take too much memory."""
+_SIMILAR_BYTES = 64
+"""How much shorter the next head of a connection may be to be found quickly."""
 SEEN_BEFORE_LAYOUT = 8
-"""How often llhttp parses other headers before they get a layout, which takes a millisecond to make."""
+"""How often llhttp parses a head before it gets a layout; tokens that are not the same each time vary."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """A head that no layout matched: its tokens, and which of them were not the same later."""
+
+    tokens: list[bytes]
+    seen: int = 0
+    varying: set[int] = field(default_factory=set)
 
 
 class Layouts:
-    """The known layouts, last used first; shared by the connections of an event loop."""
+    """The known layouts, shared by the connections of an event loop."""
 
-    __slots__ = ("_seen", "body_bytes_max", "head_bytes_max", "headers_max", "known")
+    __slots__ = ("_by_end", "_head_bytes_max", "_headers_max", "_samples", "body_bytes_max", "count", "first")
 
     def __init__(self, limits: HttpLimits) -> None:
-        self.headers_max = min(limits.headers_max, _NAMES_MAX)
-        self.head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
+        self._headers_max = min(limits.headers_max, _NAMES_MAX)
+        self._head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max, _FREQUENT_BYTES_MAX)
         self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
-        self.known = [Layout(b"GET", (b"Host",))]
-        self._seen: dict[tuple[bytes, ...], int] = {}
+        self.first = Layout(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", set())  # of a new connection
+        self.count = 0
+        self._by_end: dict[int, list[Layout]] = {}
+        self._samples: dict[tuple[Any, ...], Sample] = {}
 
-    def find(self, segment: bytes) -> tuple[Layout, re.Match[bytes] | None]:
-        """Return the layout of the head of ``segment``, and its match; any layout and ``None`` if unmatched."""
-        known = self.known
-        text, end, _ = segment[:_MATCHED_BYTES_MAX].partition(_HEAD_END)
-        line, *lines = text.split(b"\r\n", self.headers_max + 1)
-        if not end or len(lines) > self.headers_max:
-            return known[0], None
-        for index, layout in enumerate(known):
-            head = layout.match(segment)
-            if head is not None:
-                known.insert(0, known.pop(index))
-                return layout, head
-        method, *names = key = (line.partition(b" ")[0], *[each.partition(b": ")[0] for each in lines])
-        if len(self._seen) >= _SEEN_MAX:
-            self._seen.clear()
-        seen = self._seen[key] = self._seen.get(key, 0) + 1
-        sent = {name.lower() for name in names}
-        if (
-            seen % SEEN_BEFORE_LAYOUT == 0
-            and method in _METHODS
-            and b"host" in sent
-            and len(sent) == len(names)
-            and sent.isdisjoint(_SPECIAL)
-            and all(map(_NAME.fullmatch, names))
-        ):
-            layout = Layout(method, tuple(names))
-            if layout.match(segment) is not None:  # otherwise a value is special, and would be so again
-                known.insert(0, layout)
-                del known[LAYOUTS_MAX:]
-        return known[0], None
+    def find(self, segment: bytes, last: Layout) -> Layout | None:
+        """Return the layout whose constants ``segment`` begins with; ``last`` is that of the connection's last head."""
+        end = -1
+        for start in (max(0, last.end - _SIMILAR_BYTES), 0):
+            end = segment.find(_HEAD_END, start, self._head_bytes_max)
+            for layout in self._by_end.get(end + len(_HEAD_END), ()):
+                if layout.constants_of(segment) == layout.constants:
+                    return layout
+        if end >= 0:
+            self._add(segment[: end + len(_HEAD_END)])
+        return None
 
-
-Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
+    def _add(self, head: bytes) -> None:
+        """Count ``head``, and add its layout if it is frequent and plain."""
+        lines = head[: -len(_HEAD_END)].split(b"\r\n", self._headers_max + 1)
+        fields = {line.partition(b":")[0].lower(): line for line in lines[1:]}
+        if len(fields) < len(lines) - 1 or len(fields) > self._headers_max:
+            return
+        words = [line.split() for line in lines]
+        # Equal in both heads: version, method, names, lengths of tokens, and some headers.
+        shape = [(*each[:1], *map(len, each)) for each in words]
+        key = tuple(chain(words[0][2:], *shape, map(fields.get, _CONSTANT)))
+        tokens = list(chain.from_iterable(words))
+        sample = self._samples.get(key)
+        if sample is None:
+            if len(self._samples) >= _SAMPLES_MAX:
+                self._samples.clear()
+            sample = self._samples[key] = Sample(tokens)
+        sample.seen += 1
+        sample.varying.update([number for number, token in enumerate(tokens) if token != sample.tokens[number]])
+        if sample.seen % SEEN_BEFORE_LAYOUT or b"host" not in fields or not _SPECIAL.isdisjoint(fields):
+            return
+        if _PLAIN.fullmatch(head):
+            if self.count >= LAYOUTS_MAX:
+                self.count = 0
+                self._by_end.clear()
+            self.count += 1
+            self._by_end.setdefault(len(head), []).insert(0, Layout(head, sample.varying))
 
 
 class Request(msgspec.Struct, eq=False):
@@ -219,11 +263,11 @@ class Request(msgspec.Struct, eq=False):
     Also a head without its body, for admission, and an empty request that carries the refusal of malformed bytes.
 
     Headers that were sent several times are joined with commas; those of ``ONCE`` are refused. A plain request has
-    ``head`` instead of ``fields`` until these are needed: its layout, the match, and the target and the values of
-    ``HOT_HEADERS``. ``hold`` counts the bytes of a large body until the reply or the client's disconnect.
-    ``is_pipelined`` if the connection had other requests in progress when it arrived. ``persistence`` is the
-    ``Connection`` header line of the reply, empty if the HTTP version implies it. (A ``msgspec.Struct`` is constructed
-    four times as fast as a class with ``__init__``.)
+    ``head`` instead of ``fields`` until these are needed: its layout, and the segment that begins with its head.
+    ``hold`` counts the bytes of a large body until the reply or the client's disconnect. ``is_pipelined`` if the
+    connection had other requests in progress when it arrived. ``persistence`` is the ``Connection`` header line of the
+    reply, empty if the HTTP version implies it. (A ``msgspec.Struct`` is constructed four times as fast as a class with
+    ``__init__``.)
     """
 
     connection: Connection
@@ -233,7 +277,7 @@ class Request(msgspec.Struct, eq=False):
     body: bytes
     keep_alive: bool
     persistence: bytes = b""
-    head: Head | None = None
+    head: tuple[Layout, bytes] | None = None
     pending: Pending | None = None
     reply: bytes | None = None
     in_turn: Callable[[], None] | None = None
@@ -244,8 +288,10 @@ class Request(msgspec.Struct, eq=False):
     def headers(self) -> dict[bytes, bytes]:
         """The headers by lower-case name."""
         if self.fields is None:
-            names, values = ((), ()) if self.head is None else (self.head[0].names, self.head[1].groups()[1:])
-            self.fields = dict(zip(names, values, strict=False))
+            self.fields = {}
+            if self.head is not None:
+                layout, segment = self.head
+                self.fields.update(zip(layout.names, layout.values_of(segment), strict=False))
         return self.fields
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
@@ -339,7 +385,7 @@ class RequestReader:
         # A flag, false inside a request; a list, so that llhttp can call its ``clear`` without a Python frame.
         self.between_requests: list[bool] = [True]
         self._layouts = layouts
-        self._layout = layouts.known[0]  # of the last plain request
+        self._layout = layouts.first  # of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read
         self._body_left = 0  # of the plain request
         self._parser: Any = None  # until a request is not plain
@@ -358,23 +404,28 @@ class RequestReader:
         self._reset()
 
     def _parse_head(self, segment: bytes) -> None:
-        layouts, layout = self._layouts, self._layout
-        head = layout.match(segment)
-        if head is None:
-            layout, head = layouts.find(segment)
-            self._layout = layout
-        if head is None:
-            self._parse_with_llhttp(segment)
-            return
-        hot_values = head.group(*layout.hot_groups)
-        length, end = int(hot_values[-1] or 0), head.end()
+        layout = self._layout
+        if layout.constants_of(segment) != layout.constants:
+            found = self._layouts.find(segment, layout)
+            if found is None:
+                self._parse_with_llhttp(segment)
+                return
+            self._layout = layout = found
+        end, length = layout.end, layout.length
+        if length is None:
+            digits = segment[layout.length_at]
+            length = int(digits) if digits.isdigit() else -1
         left = self._body_left = end + length - len(segment)
-        if left < 0 or end > layouts.head_bytes_max or length > layouts.body_bytes_max:
+        target = segment[layout.target]
+        if (
+            b"".join(layout.varying_of(segment)).translate(None, _VISIBLE)
+            or left < 0
+            or not 0 <= length <= self._layouts.body_bytes_max
+            or (layout.target_varies and not _is_target(target))
+        ):
             self._parse_with_llhttp(segment)
             return
-        request = Request(
-            self._connection, layout.method, hot_values[0], None, segment[end:], True, b"", (layout, head, hot_values)
-        )
+        request = Request(self._connection, layout.method, target, None, segment[end:], True, b"", (layout, segment))
         if not left:
             self._complete(request)
             return

@@ -3,7 +3,6 @@
 import gc
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.server.keys import REGION, client, signed_action, written
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
-from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Pending, Request
+from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Layout, Pending, Request
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
@@ -59,14 +58,22 @@ def test_a_parked_poll_does_not_keep_its_segment(tmp_path: Path) -> None:
         RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server,
         dial(server.endpoint) as connection,
     ):
-        poll = {"QueueUrl": client(server).create_queue(QueueName="waits")["QueueUrl"], "WaitTimeSeconds": 20}
-        for _ in range(SEEN_BEFORE_LAYOUT + 1):
-            connection.sendall(signed_action(server, "ReceiveMessage", **poll | {"WaitTimeSeconds": 0}))
+        url = client(server).create_queue(QueueName="waits")["QueueUrl"]
+
+        def receive(**members: Any) -> bytes:
+            return signed_action(server, "ReceiveMessage", QueueUrl=url, **members)
+
+        # The poll is signed among the requests that make the layout, so that it does not have another date.
+        waits = [receive(WaitTimeSeconds=0, VisibilityTimeout=100 + n) for n in range(SEEN_BEFORE_LAYOUT // 2)]
+        poll = receive(WaitTimeSeconds=20, VisibilityTimeout=10)
+        waits += [receive(WaitTimeSeconds=0, VisibilityTimeout=200 + n) for n in range(SEEN_BEFORE_LAYOUT // 2)]
+        for request in waits:
+            connection.sendall(request)
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
-        connection.sendall(signed_action(server, "ReceiveMessage", **poll))
+        connection.sendall(poll)
         server.wait_parked()
         gc.collect()
-        assert not [each for each in gc.get_objects() if isinstance(each, re.Match) and b"/waits" in bytes(each.string)]
+        assert not [each for each in gc.get_objects() if type(each) is tuple and each and isinstance(each[0], Layout)]
 
 
 # The Query protocol.
