@@ -144,7 +144,7 @@ class Layout:
 
     __slots__ = (
         "authorization", "constants", "constants_of", "end", "hot_values", "is_traced", "length", "length_at", "method",
-        "names", "target", "target_varies", "values_of", "varying_of",
+        "names", "next", "target", "target_varies", "values_of", "varying_of",
     )  # fmt: skip
 
     def __init__(self, head: bytes, varying: set[int]) -> None:
@@ -164,6 +164,7 @@ class Layout:
         self.length_at = values.get(b"content-length", _NOWHERE)
         self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
         self.is_traced = TRACE in values
+        self.next = self  # what followed the last such head on its connection
 
 
 def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
@@ -182,7 +183,7 @@ _PLAIN = re.compile(
 )
 _FIELD = re.compile(rb"\r\n([^:]++): ([^\r]++)")
 _TOKEN = re.compile(rb"[!-~]++")
-_VISIBLE = bytes(range(0x21, 0x7F))
+_VISIBLE = bytes([byte if 0x21 <= byte < 0x7F else byte ^ 0x80 for byte in range(256)])  # others are changed
 _NOWHERE = slice(0)
 _is_target = re.compile(_TARGET).fullmatch
 LAYOUTS_MAX, _SAMPLES_MAX = 128, 128
@@ -404,21 +405,22 @@ class RequestReader:
         self._reset()
 
     def _parse_head(self, segment: bytes) -> None:
-        layout = self._layout
+        layout = self._layout.next
         if layout.constants_of(segment) != layout.constants:
             found = self._layouts.find(segment, layout)
             if found is None:
                 self._parse_with_llhttp(segment)
                 return
-            self._layout = layout = found
-        end, length = layout.end, layout.length
+            self._layout.next = layout = found
+        self._layout = layout
+        length, end, target = layout.length, layout.end, segment[layout.target]
         if length is None:
             digits = segment[layout.length_at]
             length = int(digits) if digits.isdigit() else -1
-        left = self._body_left = end + length - len(segment)
-        target = segment[layout.target]
+        left = end + length - len(segment)
+        varying = b"".join(layout.varying_of(segment))
         if (
-            b"".join(layout.varying_of(segment)).translate(None, _VISIBLE)
+            varying.translate(_VISIBLE) != varying
             or left < 0
             or not 0 <= length <= self._layouts.body_bytes_max
             or (layout.target_varies and not _is_target(target))
@@ -429,6 +431,7 @@ class RequestReader:
         if not left:
             self._complete(request)
             return
+        self._body_left = left
         self.plain = request
         self.between_requests.clear()
         self.feed = self._parse_body
