@@ -27,7 +27,7 @@ from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import BackgroundRequest, BulkRequests, OrderedReply, Publication
-from veilmq.server.http_parser import HOT_HEADERS, TRACE, Pending, Refusal, RenderedReply, Request, share_by_address
+from veilmq.server.http_parser import TRACE, Pending, Refusal, RenderedReply, Request, share_by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, PolicyUnknown
@@ -176,16 +176,15 @@ class Dispatcher:
         """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
         started_s = perf_counter()
         head = request.head
-        if head is None:
-            host, content_type, amz_target = [request.headers.get(name, b"") for name in HOT_HEADERS]
-            authorization = request.headers.get(b"authorization", b"")
-        else:
-            layout, segment = head
-            host, content_type, amz_target = layout.hot_values
-            authorization = segment[layout.authorization]
+        if head is not None and (decision := head[0].decision) is not None:
+            route, context = decision
+            return self._serve(request, route, request.body, context, started_s, verified_caller)
+        headers = request.headers
+        host, authorization = headers.get(b"host", b""), headers.get(b"authorization", b"")
         content: Any = request.body
-        route = self._routes_by_amz_target.get(amz_target)
-        if route is None or content_type != CONTENT_TYPE:
+        route = self._routes_by_amz_target.get(headers.get(b"x-amz-target", b""))
+        is_json = route is not None and headers.get(b"content-type") == CONTENT_TYPE
+        if not is_json:
             route, content = self._route(request)
         if request.method != b"POST" or head is None:
             refusal = self._refusal(request, route)
@@ -211,6 +210,8 @@ class Dispatcher:
             and route.protocol is not SMQ
         ):
             context = named_contexts.of(context, authorization, request.target)
+        if is_json and head is not None and not head[0].credential_varies:
+            head[0].decision = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:

@@ -143,8 +143,8 @@ class Layout:
     """
 
     __slots__ = (
-        "authorization", "constants", "constants_of", "end", "hot_values", "is_traced", "length", "length_at", "method",
-        "names", "next", "target", "target_varies", "values_of", "varying_of",
+        "constants", "constants_of", "credential_varies", "decision", "end", "is_traced", "length", "length_at",
+        "method", "names", "next", "target", "target_varies", "values_of", "varying_of",
     )  # fmt: skip
 
     def __init__(self, head: bytes, varying: set[int]) -> None:
@@ -159,12 +159,12 @@ class Layout:
         self.names, self.values_of = list(values), _slicer(list(values.values()))
         self.method, self.target, self.end = head[tokens[0]], tokens[1], len(head)
         self.target_varies = 1 in varying
-        self.hot_values = [head[values.get(name, _NOWHERE)] for name in HOT_HEADERS]
-        self.authorization = values.get(b"authorization", _NOWHERE)
+        self.credential_varies = self.target_varies or any(b"Credential=" in head[each] for each in variable)
         self.length_at = values.get(b"content-length", _NOWHERE)
         self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
         self.is_traced = TRACE in values
         self.next = self  # what followed the last such head on its connection
+        self.decision: Any = None  # what the handler has decided for all such heads
 
 
 def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
@@ -172,8 +172,7 @@ def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
 
 
 TRACE = b"x-amzn-trace-id"
-HOT_HEADERS = (b"host", b"content-type", b"x-amz-target")
-_CONSTANT = (*HOT_HEADERS, b"connection")
+_CONSTANT = (b"host", b"content-type", b"x-amz-target", b"connection")
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
 _TARGET = rb"/[!$-~]*+"
 _PLAIN = re.compile(
