@@ -51,7 +51,6 @@ class ApiError(Exception):
 
     @property
     def is_denied(self) -> bool:
-        """Whether a policy forbids the request."""
         return self.code in {"AccessDenied", "AccessDeniedException"}
 
     @property

@@ -77,7 +77,6 @@ class Console:
 
     @property
     def app(self) -> ASGIApp:
-        """The application, with security headers."""
         return security_headers.around(self._app)
 
     def session_of(self, request: Request) -> tuple[Session, Caller | None] | None:

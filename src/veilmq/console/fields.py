@@ -53,7 +53,6 @@ class Kind(Protocol):
 
 
 def plain(text: str) -> str:
-    """Return ``text`` with LF line ends."""
     return text.replace("\r\n", "\n")
 
 

@@ -132,7 +132,6 @@ class PageContext:
 
     @property
     def queue_url(self) -> str:
-        """The URL of that queue for actions of SQS."""
         return f"{self.endpoint}/{quote(self.queue, safe='/@')}"
 
     @property

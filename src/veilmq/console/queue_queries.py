@@ -16,7 +16,6 @@ _SOURCES_MAX = 100
 
 
 def route(queue: str, verb: str) -> str:
-    """Return the API path of a route for a queue, by its full name."""
     return f"/v1/queues/{quote(queue, safe='/@')}/{verb}"
 
 

@@ -93,7 +93,6 @@ def time(at_ms: int) -> Markup:
 
 
 def path_of(queue: str) -> str:
-    """Return the path of a queue's page, by its full name."""
     return f"/console/queues/{quote(queue)}"
 
 

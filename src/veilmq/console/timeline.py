@@ -136,7 +136,6 @@ def key_of(lease: Lease) -> str:
 
 
 def unfinished(leases: Sequence[Lease], now_ms: int) -> list[Lease]:
-    """Return the leases that have not ended."""
     return [lease for lease in leases if lease.visible_at_ms > now_ms]
 
 
@@ -166,7 +165,6 @@ class Frame(NamedTuple):
         return min(max((at_ms - self.left_ms) * 100 / self.span_ms, 0.0), 100.0)
 
     def holds(self, at_ms: int) -> bool:
-        """Return whether an instant is visible."""
         return self.left_ms <= at_ms <= self.left_ms + self.span_ms
 
 

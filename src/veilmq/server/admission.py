@@ -81,7 +81,6 @@ class ByteBudget:
         self._waiters: dict[Callable[[], object], None] = {}
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes held, by kind."""
         return {"unverified_bodies": self.unverified, "bodies": self.verified, "unread_answers": self.unread_replies}
 
     def count_replies(self, change: int) -> None:

@@ -47,7 +47,6 @@ class Declarations:
     """The queues and topics in the ``queues_file`` of a server."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        """Read and check the file; raises ``SettingError``."""
         assert settings.queues_file is not None, "there is a file"
         self._path, self._account = settings.queues_file, settings.account
         try:

@@ -66,6 +66,8 @@ _UNKNOWN_PROTOCOL = Refusal(
     "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action; SMQ clients send the header "
     "x-mns-version. Set the endpoint of the SDK or the AWS CLI to this address.",
 )
+_COMPRESSED = Refusal(415, "The server decodes no Content-Encoding; send the body uncompressed.")
+_CODINGS = frozenset({b"br", b"compress", b"deflate", b"gzip", b"x-gzip", b"zstd"})
 
 
 CommandHandler = Callable[[Any, int | None, Done], Pending | None]
@@ -169,7 +171,6 @@ class Dispatcher:
 
     @property
     def signed(self) -> bool:
-        """Whether requests over sockets must be signed."""
         return self._authentication is not None
 
     def handle(self, request: Request, verified_caller: Caller | None = None) -> Pending | None:
@@ -268,7 +269,10 @@ class Dispatcher:
                 caller_context = with_trace_header(caller_context, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller_context)
         except protocol.refused as error:
-            exchange.reply(protocol.refuse(error, context.base_url))
+            if request.headers.get(b"content-encoding") in _CODINGS:
+                self._refuse(request, _COMPRESSED, started_s)
+            else:
+                exchange.reply(protocol.refuse(error, context.base_url))
             return None
         except Exception:
             log.exception("a request of action %s could not be decoded", exchange.action)
@@ -344,6 +348,8 @@ class Dispatcher:
         self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
+        if refusal is _UNKNOWN_PROTOCOL and request.headers.get(b"content-encoding") in _CODINGS:
+            refusal = _COMPRESSED  # a form without a readable action
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
         rendered = render_refusal(refusal, request.target, request.headers, self._base_url(request.headers))
         request.respond(refusal.status, rendered.headers, rendered.body)

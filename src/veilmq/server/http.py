@@ -541,7 +541,6 @@ class Connections:
         return len(self._open)
 
     def protocol(self) -> Http1Connection:
-        """Protocol factory of the event loop's server."""
         return Http1Connection(self)
 
     def add(self, connection: Http1Connection) -> None:

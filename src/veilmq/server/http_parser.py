@@ -549,7 +549,6 @@ class RequestReader:
         self._fields = {}
 
     def on_chunk_header(self) -> None:
-        """Count a chunk, also the last, empty one."""
         self._chunks += 1
 
     def on_message_complete(self) -> None:

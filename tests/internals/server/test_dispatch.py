@@ -1,8 +1,10 @@
 """Dispatch over real sockets: protocols, foreign web pages, defects, metrics."""
 
 import gc
+import gzip
 import json
 import logging
+import random
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -94,6 +96,26 @@ def test_a_body_of_another_type_has_no_form_parameters(server: RunningServer) ->
     assert send(server, body="Action=ListQueues", Content_Type="text/plain")[0] == 404
     status, _, body = send(server, path="/?Action=CreateQueue", body="QueueName=a", Content_Type="application/json")
     assert (status, "parameter QueueName" in body) == (400, True)
+
+
+@pytest.mark.parametrize(("path", "headers", "shape"), [
+    pytest.param("/", {"X_Amz_Target": "AmazonSQS.ListQueues"}, "{}", id="sqs-json"),
+    pytest.param("/", {"Content_Type": FORM}, "{}", id="sqs-query"),
+    pytest.param("/queues/q/messages", {"x_mns_version": "2015-06-06"}, "<Message>{}</Message>", id="smq"),
+    pytest.param("/v1/queues/-/q/forward", {}, "{}", id="v1"),
+])  # fmt: skip
+def test_a_compressed_body_is_refused(server: RunningServer, path: str, headers: dict[str, str], shape: str) -> None:
+    for size, coding in ((10, "gzip"), (300_000, "gzip"), (10, "zstd")):
+        body = gzip.compress(shape.format(random.randbytes(size).hex()).encode())
+        status, _, text = send(server, path=path, body=body, Content_Encoding=coding, **headers)
+        assert (status, "send the body uncompressed" in text) == (415, True)
+
+
+def test_the_content_encoding_of_a_plain_body_is_ignored(server: RunningServer) -> None:
+    """Some clients send a character set there."""
+    sent = {"X_Amz_Target": "AmazonSQS.CreateQueue", "Content_Encoding": "utf-8"}
+    assert send(server, body='{"QueueName": "q"}', **sent)[0] == 200
+    assert send(server, body='{"QueueName": "?"}', **sent)[0] == 400
 
 
 # Web pages.

@@ -63,7 +63,6 @@ class Outbox(NamedTuple):
     fifo: bool
 
     def sql(self, name: str) -> str:
-        """Return the statement ``name`` for the kind of queue."""
         return OUTBOX[f"fifo_{name}" if self.fifo else name]
 
 

@@ -158,7 +158,6 @@ def document(root: str, inner: str) -> bytes:
 
 
 def container(name: str, inner: str) -> str:
-    """Return an element with the XML ``inner``."""
     return f"<{name}>\n{inner}</{name}>\n"
 
 

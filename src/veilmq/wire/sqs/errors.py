@@ -26,7 +26,6 @@ class Code:
 
     @property
     def name(self) -> str:
-        """Return the name of the shape without its namespace."""
         return self.shape.partition("#")[2]
 
 
