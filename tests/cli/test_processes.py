@@ -110,16 +110,17 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "file"),
+    ("options", "error"),
     [
-        ("--credentials absent.toml", "credentials file absent.toml"),
-        ("--tls-certificate a.pem --tls-key b.pem", "TLS certificate a.pem"),
+        ("--credentials absent.toml", "The credentials file absent.toml cannot be read: {}."),
+        ("--tls-certificate a.pem --tls-key b.pem", "The TLS certificate a.pem cannot be read: {}."),
+        ("--audit-log absent/a", "audit_log = 'absent/a': cannot be written: {}; name another file"),
     ],
-    ids=["credentials", "tls"],
+    ids=["credentials", "tls", "audit-log"],
 )
-def test_a_missing_file_of_a_setting_is_an_error(options: str, file: str, veilmq: Veilmq) -> None:
+def test_a_missing_file_of_a_setting_is_an_error(options: str, error: str, veilmq: Veilmq) -> None:
     result = veilmq("serve", "--port", "0", "--admin-port", "0", *options.split())
-    result.fails(1, f"veilmq: The {file} cannot be read: No such file or directory.\n")
+    result.fails(1, f"veilmq: {error.format('No such file or directory')}\n")
     assert list(Path().iterdir()) == []
 
 

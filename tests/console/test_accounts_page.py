@@ -181,7 +181,10 @@ def test_the_page_of_a_log_in_memory_explains_that() -> None:
 
 
 def test_the_page_of_a_log_that_cannot_be_read_shows_why(tmp_path: Path) -> None:
-    with RunningServer(audit_log=tmp_path) as running, Visitor(running) as visitor:
+    path = tmp_path / "audit.jsonl"
+    with RunningServer(audit_log=path) as running, Visitor(running) as visitor:
+        path.unlink()
+        path.mkdir()
         seen = visitor.get("/console/audit")
         assert seen.status == 503
-        assert f"The audit log {tmp_path} cannot be read: Is a directory." in seen.text
+        assert f"The audit log {path} cannot be read: Is a directory." in seen.text

@@ -75,7 +75,7 @@ async def serve(
     *,
     clock: SystemClock | None = None,
     wall_s: Callable[[], float] = wall_s,
-    ready: Callable[[Bound], None] | None = None,
+    ready: Callable[[Bound], None],
     wrap_handler: Callable[[Handler], Handler] | None = None,
     admin_on_request: bool = False,
 ) -> None:
@@ -87,6 +87,7 @@ async def serve(
     ``authentication.ERRORS``, and ``StoreFailedError`` if the store failed.
     """
     security = secure(settings, wall_s=wall_s)
+    _check_audit_log(settings)
     exporter_of, declarations = event_exporter(settings), _declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: security.reload}
@@ -144,8 +145,7 @@ async def serve(
             signed=security.authentication is not None,
         )
         log.info("serving %s, messages are kept %s", bound.endpoint, engine.location)
-        if ready is not None:
-            ready(bound)
+        ready(bound)
         await shutdown.requested.wait()
         log.info("stopping: %d long polls wait", polls.parked)
         for acceptor in acceptors:
@@ -234,6 +234,15 @@ def _declarations(settings: ServerSettings) -> "Declarations | None":
     from veilmq.server.declarations import Declarations  # noqa: PLC0415 - client imports slow the start
 
     return Declarations(settings)
+
+
+def _check_audit_log(settings: ServerSettings) -> None:
+    try:
+        if settings.audit_log is not None:
+            os.close(os.open(settings.audit_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}; name another file"
+        raise SettingError("audit_log", value=settings.audit_log, problem=problem) from None
 
 
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:

@@ -399,7 +399,7 @@ class ServerSettings:
         if self.console_proxy is not None and not signed:
             problem = "needs credentials (--credentials), because other machines reach the console through a proxy"
             raise SettingError("console_proxy", value=self.console_proxy, problem=problem)
-        for name, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
+        for name, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS), ("push_allow", "push_key")):
             if getattr(self, name) is None and getattr(self, other) is not None:
                 raise SettingError(name, problem=f"must be given with {other}")
         for first, second in combinations(("", "admin_", "metrics_"), 2):

@@ -77,6 +77,8 @@ def test_an_out_of_range_number_is_an_error_that_names_its_source(setting: Setti
     pytest.param({"push_parallel_max": 0}, "must be a whole number from 1 to 1000", id="push-parallel"),
     pytest.param({"push_key": Path("k")}, "must be given with push_key", id="push-key-alone"),
     pytest.param({"push_certificate": Path("c")}, "must be given with push_certificate", id="push-certificate-alone"),
+    pytest.param({"push_key": Path("k"), "push_certificate": Path("c")}, "push_allow (default): must be given with",
+        id="push-key-without-hosts"),
     pytest.param({"events_to": ""}, "events_to = '' (flag --events-to): must be", id="events-nowhere"),
     pytest.param({"event_log": "lifecycle"}, "(flag --event-log): must be", id="event-log"),
     pytest.param({"events_period_s": 0}, "(flag --events-period-s): must be", id="events-period"),
