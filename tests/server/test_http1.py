@@ -8,7 +8,7 @@ from socket import SO_RCVBUF, SOL_SOCKET
 
 import pytest
 
-from tests.server.http_host import HASTY, PATIENCE_S, SMALL, UVLOOP, Client, HttpHost, Limits
+from tests.server.http_host import HASTY, PATIENCE_S, SMALL, UVLOOP, Client, HttpHost, Limits, wait_until
 from veilmq.core import limits
 
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -332,13 +332,16 @@ def test_a_body_of_the_maximum_size_is_accepted() -> None:
 # Slow, idle and closed connections.
 
 
-@pytest.mark.parametrize("sent", [
+UNFINISHED = pytest.mark.parametrize("sent", [
     pytest.param(b"GE", id="method"),
     pytest.param(b"GET / HT", id="request-line"),
     pytest.param(HEAD + b"X-Slow", id="head"),
     pytest.param(HEAD + b"Content-Length: 5\r\n\r\nab", id="body"),
     pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", id="chunk"),
 ])  # fmt: skip
+
+
+@UNFINISHED
 def test_an_unfinished_request_times_out(sent: bytes) -> None:
     with HttpHost(Limits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:
         client.send(GET)
@@ -419,6 +422,40 @@ def test_draining_hurries_waiting_requests() -> None:
         assert held.calls == ["hurry"]
         assert client.at_end()
         host.wait_closed()
+
+
+@UNFINISHED
+def test_draining_waits_only_shortly_for_the_rest_of_a_request(sent: bytes) -> None:
+    with HttpHost(Limits(linger_s_max=0.2)) as host, host.client() as client:
+        client.send(GET)
+        assert client.read().status == 200
+        client.send(sent)
+        connection = next(iter(host.connections._open))
+        wait_until(lambda: connection._reading_since_s)
+        host.drain()
+        reply = client.read()
+        assert (reply.status, reply.headers["connection"]) == (503, "close")
+        assert "is stopping" in reply.body.decode()
+        assert client.at_end()
+        host.wait_closed()
+
+
+def test_draining_waits_while_a_request_arrives() -> None:
+    with HttpHost(Limits(linger_s_max=PATIENCE_S)) as host, host.client() as client:
+        client.send(GET)
+        assert client.read().status == 200
+        client.send(HEAD + b"Content-Length: 3\r\n\r\na")
+        connection = next(iter(host.connections._open))
+        wait_until(lambda: connection._reading_since_s)
+        host.drain()
+        wait_until(lambda: host.connections.draining)
+        began_s = host.call(lambda: connection._reading_since_s)
+        client.send(b"b")
+        wait_until(lambda: connection._reading_since_s > began_s)
+        client.send(b"c")
+        reply = client.read()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        assert client.at_end()
 
 
 def test_an_incomplete_request_is_refused(client: Client) -> None:

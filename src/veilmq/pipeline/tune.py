@@ -51,7 +51,6 @@ class Confidence(StrEnum):
 
 
 def plain_name(queue: str) -> str:
-    """Return the name of ``queue`` without its account."""
     return queue.rpartition("/")[2]
 
 

@@ -34,7 +34,7 @@ class HttpLimits:
     ``request_s_max`` limits the reading of a whole request, and the time in which a client reads nothing of a reply;
     ``body_wait_s_max`` the wait for budget of a body longer than ``large_body_bytes`` (a chunked one reserves
     ``body_step_bytes`` at a time); ``linger_s_max`` the time in which a refused client must stop sending, so that it
-    can read the refusal.
+    can read the refusal, and in which more of an incomplete request must arrive while the server drains.
     """
 
     head_bytes_max: int = limits.HTTP_HEAD_BYTES_MAX

@@ -30,6 +30,7 @@ from veilmq.server.http_parser import (
     CLOSE,
     NO_ROOM,
     SLOW,
+    STOPPING,
     TRUNCATED,
     Date,
     Handler,
@@ -55,11 +56,8 @@ class DateLine:
         """Return the line, and cache it in ``line`` until the second ends."""
         now_s = time()
         self.line = b"Date: %b\r\n" % formatdate(now_s, usegmt=True).encode()
-        self._loop.call_later(1 - now_s % 1, self._forget)
+        self._loop.call_later(1 - now_s % 1, setattr, self, "line", b"")
         return self.line
-
-    def _forget(self) -> None:
-        self.line = b""
 
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -275,7 +273,9 @@ class Http1Connection(asyncio.Protocol):
             self._requests[-1].end_connection()
             self._ended = True
         self._hurry()
-        if not self._requests and not self._reading_since_s:
+        if self._reading_since_s:
+            self._limit_reading()
+        elif not self._requests:
             self._transport.close()
 
     def abort(self) -> None:
@@ -292,7 +292,7 @@ class Http1Connection(asyncio.Protocol):
         if self._waiting_since_s:
             return self._waiting_since_s + self._limits.body_wait_s_max
         if self._reading_since_s:
-            return None if self._paused else self._reading_since_s + self._limits.request_s_max
+            return None if self._paused else self._reading_since_s + self._connections.read_s_max
         return None if self._requests else self._idle_since_s + self._limits.idle_s_max
 
     def time_out(self) -> None:
@@ -300,11 +300,9 @@ class Http1Connection(asyncio.Protocol):
         client_stalled = self._transport.get_write_buffer_size() > 0
         if self._awaits_close_since_s or client_stalled or self._transport.is_closing():
             self._transport.abort()
-        elif self._waiting_since_s:
-            self._refuse_partial(NO_ROOM, self._reader.stop())
-            self.reply_ready()
-        elif self._reading_since_s:
-            self._refuse_partial(SLOW.of(self._limits.request_s_max), self._reader.stop())
+        elif self._waiting_since_s or self._reading_since_s:
+            slow = STOPPING if self._connections.draining else SLOW.of(self._limits.request_s_max)
+            self._refuse_partial(NO_ROOM if self._waiting_since_s else slow, self._reader.stop())
             self.reply_ready()
         else:
             self._transport.close()
@@ -341,10 +339,10 @@ class Http1Connection(asyncio.Protocol):
     def _await_more(self, segment_bytes: int) -> None:
         if self._ended:
             return
-        if not self._reading_since_s:
+        if not self._reading_since_s or self._connections.draining:
             self._reading_since_s = self._connections.time_s()
-            if self._reading_since_s + self._limits.request_s_max < self._connections.next_inspection_s:
-                self._connections.inspect_at(self._reading_since_s + self._limits.request_s_max)
+            if self._reading_since_s + self._connections.read_s_max < self._connections.next_inspection_s:
+                self._connections.inspect_at(self._reading_since_s + self._connections.read_s_max)
         if self._reader.plain is None:
             if not self._reader.check_unfinished(segment_bytes):
                 return
@@ -453,6 +451,10 @@ class Http1Connection(asyncio.Protocol):
         ]
         return sum(held) >= self._limits.body_bytes_max
 
+    def _limit_reading(self) -> None:
+        self._reading_since_s = self._connections.time_s()
+        self._connections.inspect_at(self._reading_since_s + self._connections.read_s_max)
+
     def _send_continue(self) -> None:
         self._reader.continue_due = False
         self._transport.write(_CONTINUE)
@@ -493,8 +495,7 @@ class Http1Connection(asyncio.Protocol):
         if not self._paused_for_pacing:
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
         if self._reading_since_s and not pause:
-            self._reading_since_s = self._connections.time_s()
-            self._connections.inspect_at(self._reading_since_s + self._limits.request_s_max)
+            self._limit_reading()
 
 
 _INSPECTIONS_PER_LIMIT = 20  # a timeout may be late by the shortest limit divided by this
@@ -526,6 +527,7 @@ class Connections:
         self.limits = limits or HttpLimits()
         self.layouts = Layouts(self.limits)
         self.draining = False
+        self.read_s_max = self.limits.request_s_max
         self.date: Date = DateLine()
         self.time_s = self._loop.time
         self._open: set[Http1Connection] = set()
@@ -569,6 +571,7 @@ class Connections:
     async def drain(self) -> None:
         """Wait until every connection has answered its requests and closed; ``abort`` ends the wait."""
         self.draining = True
+        self.read_s_max = self.limits.linger_s_max
         for connection in list(self._open):
             connection.drain()
         await self._emptied.wait()

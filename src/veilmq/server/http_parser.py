@@ -41,7 +41,6 @@ class Refusal(NamedTuple):
     kind: bytes = _TEXT
 
     def of(self, value: object) -> "Refusal":
-        """Return a copy with ``value`` in its text."""
         return self._replace(text=self.text.format(value))
 
     @property
@@ -86,6 +85,7 @@ LONG_HEAD = Refusal(431, "Request line and headers have more than {} bytes toget
 LONG_FRAMING = Refusal(431, "Chunk extensions and trailers have more than {} bytes; send none.")
 LONG_TARGET = Refusal(414, "The request target has more than {} bytes; put parameters in the body.")
 LONG_BODY = Refusal(413, "The body has more than {} bytes; send less in one request.")
+STOPPING = Refusal(503, "The server is stopping, and the rest of the request did not arrive; send it again.")
 SLOW = Refusal(408, "The request did not arrive within {:g} seconds; send it again at once.")
 
 

@@ -94,7 +94,6 @@ class LongPolls:
 
     @property
     def submitted(self) -> int:
-        """The number of polls submitted again."""
         return sum(waiters.submitted for waiters in self._queues.values())
 
     def waiters(self, queue: str) -> "_WaiterQueue":

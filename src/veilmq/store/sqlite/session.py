@@ -419,7 +419,6 @@ class DeduplicationLog:
 
     @property
     def count(self) -> int:
-        """Return the number of entries of the batch so far."""
         return len(self._written) + len(self.staged)
 
     def roll_back(self, kept: int = 0) -> None:
