@@ -150,15 +150,26 @@ def test_the_endpoint_option_overrides_the_variable(
     assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
 
 
-def test_a_closed_output_pipe_ends_a_command_silently(server: RunningServer, client: HttpQueueClient) -> None:
+@pytest.mark.parametrize("words", ["queue list", "queue --help", "--version", ""])
+def test_a_closed_output_pipe_ends_a_command_silently(
+    server: RunningServer, client: HttpQueueClient, words: str
+) -> None:
     """`veilmq queue list | head -1` prints no error; the exit code is that of SIGPIPE."""
     client.create_queue("orders")
+    result = into_closed_pipes(words.split(), "stdout", VEILMQ_ENDPOINT=server.endpoint)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_a_closed_error_pipe_leaves_the_exit_code() -> None:
+    assert into_closed_pipes(["nope"], "stdout", "stderr").returncode == 2
+
+
+def into_closed_pipes(words: list[str], *streams: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as pipe:
-        words = [*COMMAND, "queue", "list", "--endpoint", server.endpoint]
-        result = run(words, env=environment(), timeout=60, **PIPES | {"stdout": pipe})
-    assert (result.returncode, result.stderr) == (141, "")
+        outputs = PIPES | dict.fromkeys(streams, pipe)
+        return run([*COMMAND, *words], env=environment(**variables), timeout=60, **outputs)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -137,15 +138,17 @@ def run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, OSError):
             _drop_output()
-        if isinstance(error, BrokenPipeError):
+        # Rich, which prints help, raises SystemExit for a closed pipe.
+        if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
             return BROKEN_PIPE
         if (failure := _failure(error, given)) is None:
             raise
         code, text = failure
-        print(f"veilmq: {text}", file=sys.stderr)
+        with suppress(BrokenPipeError):
+            print(f"veilmq: {text}", file=sys.stderr)
     return code if isinstance(code, int) else DONE
 
 
@@ -157,7 +160,7 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failure(error: Exception, given: Sequence[str]) -> tuple[int, str] | None:
+def _failure(error: BaseException, given: Sequence[str]) -> tuple[int, str] | None:
     """Return the exit code for ``error`` and a line with the remedy; ``None`` for a defect."""
     if isinstance(error, ModuleNotFoundError):
         if error.name is None:  # raised by veilmq, with what to install

@@ -43,7 +43,6 @@ def option(text: str, metavar: str | None = None, *, default: Any = None, allowe
 
 
 def number(allowed: Range, text: str, *, default: int | None = None, **rest: Any) -> Any:
-    """Declare an option for a whole number in a range."""
     return option(text, allowed=allowed, default=default, **rest)
 
 

@@ -337,7 +337,6 @@ def trust(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
 
 
 def _members(reply: Any, admin_endpoint: str, *names: str) -> dict[str, Any]:
-    """Return these members of the JSON of ``reply``."""
     try:
         found = reply.json()
         return {name: found[name] for name in names}

@@ -99,7 +99,6 @@ def top(
 
 
 def pause_s(took_s: float, every_s: float) -> float:
-    """Return the pause after an update that took ``took_s``."""
     return max(every_s - took_s, took_s * (1 / READING_SHARE - 1), 0.0)
 
 
