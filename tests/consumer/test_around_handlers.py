@@ -503,7 +503,7 @@ class Ended(BaseException):
     """Like the outcomes of pytest."""
 
 
-@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, Ended])
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, Ended])
 async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consumer, error: type[BaseException]) -> None:
     @app.handler
     def work(body: str) -> None:
@@ -514,7 +514,7 @@ async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consum
         raise error(body)
 
     async with asyncio.timeout(10), app.test_client() as client:
-        for handler in [work, work_async] if error in (SystemExit, Ended) else [work]:
+        for handler in [work, work_async] if error in (SystemExit, GeneratorExit, Ended) else [work]:
             end = await client.send(handler, "not today")
             assert (end.outcome, end.error, end.reason) == ("retried", error.__name__, "not today")
 

@@ -80,7 +80,9 @@ class Pool:
         except BaseException as raised:  # also SystemExit: one message must not end the consumer
             interrupted = any(delivery.cause is not None for delivery in deliveries)
             is_closing = isinstance(raised, asyncio.CancelledError) and task.cancelling() and not interrupted
-            if is_closing or isinstance(raised, KeyboardInterrupt | GeneratorExit):
+            # The task does not run while its coroutine is closed; otherwise the handler has raised GeneratorExit.
+            is_closed = asyncio.current_task(task.get_loop()) is not task
+            if is_closing or is_closed or isinstance(raised, KeyboardInterrupt):
                 raise  # the event loop is closing
             while task.cancelling():
                 task.uncancel()
