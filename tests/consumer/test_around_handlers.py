@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -497,6 +498,15 @@ async def test_an_exception_of_a_process_is_a_verb_only_by_its_class(app: Consum
             assert f"_Outer.{name}" in end.trace
         end = await client.send("nested", "x")
         assert (end.outcome, end.reason.startswith("Can't pickle")) == ("retried", True)
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+async def test_a_traceback_begins_in_the_handler(app: Consumer, pool: Any) -> None:
+    app.declare(acting.act_async if pool == "async" else acting.act, pool=pool)
+    async with asyncio.timeout(60), app.test_client() as client:
+        end = await client.send("orders", "crash")
+    first, *_ = re.findall('File "(.*)", line', end.trace)
+    assert (first, end.trace.splitlines()[-1]) == (acting.__file__, "LookupError: not yet")
 
 
 class Ended(BaseException):

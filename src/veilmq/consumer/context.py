@@ -139,7 +139,11 @@ def ending_of(result: object, cause: Cause | None = None) -> Ending:
     if cause is not None:
         return _BY_CAUSE[cause]
     kind = EndingKind.REJECT if isinstance(result, Undecodable) else EndingKind.RETRY
-    trace = "".join(traceback.format_exception(result))[-TRACE_CHARACTERS_MAX:]
+    first = result.__traceback__  # outside of this package, if it was raised there
+    while first is not None and first.tb_frame.f_globals.get("__name__", "").startswith(__package__):
+        first = first.tb_next
+    lines = traceback.format_exception(type(result), result, first or result.__traceback__)
+    trace = "".join(lines)[-TRACE_CHARACTERS_MAX:]
     return Ending(kind=kind, reason=str(result), error=type(result).__name__, trace=trace)
 
 
