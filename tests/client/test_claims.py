@@ -10,7 +10,7 @@ import pytest
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.store.postgres_host import emptied
 from veilmq.client import ClientError, HttpQueueClient, NewMessage
-from veilmq.client.api import Claims, Publications
+from veilmq.client.api import Claims, Forwards, Publications
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, Published, Staged
 from veilmq.core.messages import Attribute
@@ -134,6 +134,19 @@ def test_a_reply_of_another_service_is_unexpected(response: bytes) -> None:
     with scripted, Claims(scripted.endpoint, URL) as claims, pytest.raises(ClientError) as caught:
         claims.claim("s", epoch=1, number=1, messages_max=5)
     assert caught.value.code == UNEXPECTED_REPLY
+
+
+@pytest.mark.parametrize("entries", [
+    b'[{"code": "ReceiptEnded"}]', b'[{"code": "ReceiptEnded", "message": "It ended.", "status": "no"}]', b"[{}]",
+    b"[]", b'[{"id": "a"}, {"id": "b"}]', b'["a"]',
+])  # fmt: skip
+def test_a_malformed_result_of_a_forward_is_unexpected(entries: bytes) -> None:
+    response = reply(200, b'{"entries": %b}' % entries)
+    with ScriptedServer(response, response) as scripted, Forwards(scripted.endpoint, URL) as jobs:
+        for call in (lambda: jobs.forward([("r", "done")]), lambda: jobs.dead_letter("r", "dead", {})):
+            with pytest.raises(ClientError, match="not that of a queue server") as caught:
+                call()
+            assert caught.value.code == UNEXPECTED_REPLY
 
 
 def test_invalid_arrow_is_unexpected() -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec.structs import astuple
 
 from veilmq.client.messages import ClientError, QueueStatus
 from veilmq.client.transport import (
+    UNEXPECTED_REPLY,
     HttpReply,
     Reply,
     SigningKey,
@@ -112,6 +114,12 @@ PUBLISHING_S_MAX = 10
 
 class _Entries(msgspec.Struct, frozen=True):
     entries: list[dict[str, Any]]
+
+
+class _EntryError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+    status: int
 
 
 class Claims(QueueApi):
@@ -272,12 +280,16 @@ class Forwards(QueueApi):
         return item
 
     def _forward(self, wanted: Sequence[Mapping[str, Any]]) -> list[ForwardedEntry | ClientError]:
-        return [
-            ClientError(entry["code"], entry["message"], entry["status"], fields=entry)
-            if "code" in entry
-            else msgspec.convert(entry, ForwardedEntry)
-            for entry in self.post("forward", {"entries": wanted}, _Entries).entries
-        ]
+        entries = self.post("forward", {"entries": wanted}, _Entries).entries
+        try:
+            return [
+                ClientError(*astuple(msgspec.convert(entry, _EntryError)), fields=entry)
+                if "code" in entry
+                else msgspec.convert(entry, ForwardedEntry)
+                for entry, _ in zip(entries, wanted, strict=True)
+            ]
+        except ValueError as error:
+            raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {error}.", 200) from error
 
 
 def _name_of(target: str) -> str:

@@ -22,17 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from veilmq.core import commands, topics
-from veilmq.core.commands import (
-    BrowseQueues,
-    Command,
-    Done,
-    Engine,
-    InspectQueue,
-    QueuePage,
-    QueueView,
-    SetAccount,
-    ShowAccount,
-)
+from veilmq.core.commands import BrowseQueues, Command, Done, Engine, InspectQueue, QueuePage, QueueView
 from veilmq.core.topics import Forward
 from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
@@ -82,7 +72,8 @@ _TOPIC_COMMANDS = frozenset(
 )
 """Commands on an account's own topics; subscribing a queue also needs the permission to send to it."""
 
-_WITHOUT_QUEUE = _TOPIC_COMMANDS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
+_WITHOUT_QUEUE = _TOPIC_COMMANDS | {commands.CreateQueue, commands.ListQueues, BrowseQueues}
+_WITHOUT_QUEUE |= {commands.ShowAccount, commands.SetAccount}
 
 _WITH_EXTRA_PERMISSIONS = frozenset({Forward, InspectQueue, topics.Subscribe})
 """Commands that need more permissions than that on their own queue: see ``_extra_permissions``."""
@@ -179,9 +170,8 @@ class PolicyDecisions:
 
     def may_send(self, caller_arn: str, queue: str, policy: str) -> bool:
         """``core.commands.MaySend``: whether a principal may send to ``queue`` now, without a request."""
-        return (
-            self.denied(self.read(queue, policy), caller_from_arn(caller_arn), queue, _SEND_ACTION, _Source()) is None
-        )
+        caller = caller_from_arn(caller_arn)
+        return self.denied(self.read(queue, policy), caller, queue, _SEND_ACTION, _Source()) is None
 
 
 class _CachedPolicy(msgspec.Struct, eq=False):
@@ -288,12 +278,10 @@ class Permissions:
 
     def restricted(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` limited to what ``caller`` may see; for queues without a policy, all or nothing."""
-        sees_without_policy = (
-            self._decisions.denied(None, caller, command.account, _SEE_ACTION, exchange.request) is None
-        )
+        denied = self._decisions.denied(None, caller, command.account, _SEE_ACTION, exchange.request)
 
         def may_see(view: QueueView) -> bool:
-            return self._may_see(view, exchange, caller) if view.settings.policy else sees_without_policy
+            return self._may_see(view, exchange, caller) if view.settings.policy else denied is None
 
         return msgspec.structs.replace(command, may_see=may_see)
 
