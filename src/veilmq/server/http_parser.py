@@ -464,7 +464,8 @@ class RequestReader:
         except httptools.HttpParserCallbackError:
             raise  # a defect of ours
         except httptools.HttpParserError as error:
-            self._refuse_once(MALFORMED.of(error))
+            is_http2 = self._parser.get_method() == b"PRI"
+            self._refuse_once(VERSION.of(2) if is_http2 else MALFORMED.of(error))
         if self.between_requests and not self._stopped:
             self.feed = self._parse_head
 

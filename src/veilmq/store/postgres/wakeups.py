@@ -26,15 +26,7 @@ from veilmq.core.commands import Wake
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.port import Metric, counter, gauge
-from veilmq.store.postgres.database import (
-    IN_DOUBT,
-    UNREACHABLE,
-    Breaker,
-    Database,
-    DatabaseClock,
-    Start,
-    Worker,
-)
+from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Breaker, Database, DatabaseClock, Start, Worker
 from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Queue, next_visible_ms, next_visible_rows
 
 log = logging.getLogger(__name__)
