@@ -1,7 +1,7 @@
 """Messages: their properties and ids, deduplication, and noisy message groups."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from veilmq.core import Value
-from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong
+from veilmq.core.errors import MessageTooLong
 from veilmq.core.limits import (
     FAIR_IN_FLIGHT_MIN,
     FAIR_RECENT_S,
@@ -173,33 +173,11 @@ def forwarded_message(
 # content-based deduplication, the id of a message without one is the SHA-256 of its body, without attributes.
 
 
-def checked_group(new: NewMessage, settings: QueueSettings) -> str:
-    """Return the group of a message; raises ``MessageTooLong`` and ``GroupMissing``."""
-    if new.size_bytes > settings.message_bytes_max:
-        raise MessageTooLong(settings.message_bytes_max)
-    if new.group is None:
-        raise GroupMissing
-    return new.group
-
-
-def check_fifo_messages(messages: Iterable[NewMessage], settings: QueueSettings) -> None:
-    """Raise ``GroupMissing`` or ``DeduplicationIdMissing`` for the first message without a group or an id."""
-    for new in messages:
-        if new.group is None:
-            raise GroupMissing
-        check_dedup_id(new, settings)
-
-
-def check_dedup_id(new: NewMessage, settings: QueueSettings) -> None:
-    """Raise ``DeduplicationIdMissing`` for a message without an id in a queue without content-based deduplication."""
-    if new.dedup_id is None and not settings.content_deduplication:
-        raise DeduplicationIdMissing
-
-
-def dedup_id_of(new: NewMessage, settings: QueueSettings) -> str:
-    """Return the deduplication id of a message; raises ``DeduplicationIdMissing``."""
-    check_dedup_id(new, settings)
-    return sha256(new.body.encode()).hexdigest() if new.dedup_id is None else new.dedup_id
+def dedup_id_of(new: NewMessage, settings: QueueSettings) -> str | None:
+    """Return the deduplication id of a message, ``None`` if it has none and the queue does not use its content."""
+    if new.dedup_id is None and settings.content_deduplication:
+        return sha256(new.body.encode()).hexdigest()
+    return new.dedup_id
 
 
 def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: QueueSettings) -> bytes:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, SendOptions
 from veilmq.core.errors import StageMissing, StageRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
@@ -152,11 +152,10 @@ async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView
 def _checked(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
     """Return messages with deduplication ids as the queue's settings require now; raises ``StageRefused``."""
     stored: list[NewMessage] = []
-    for index, new in enumerate(checked(messages, None, settings)):
+    for index, new in enumerate(checked(messages, SendOptions(), settings)):
         if isinstance(new, VeilmqError):
             raise StageRefused(index, new) from new
-        is_named = new.dedup_id is not None or not settings.fifo
-        stored.append(new if is_named else replace(new, dedup_id=dedup_id_of(new, settings)))
+        stored.append(replace(new, dedup_id=dedup_id_of(new, settings)) if settings.fifo else new)
     return stored
 
 

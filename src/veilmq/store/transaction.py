@@ -18,8 +18,8 @@ import msgspec
 
 from veilmq.core import limits
 from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendOptions, SentMessage
-from veilmq.core.errors import MessageTooLong, QueueNotFound, VeilmqError
-from veilmq.core.messages import IdSource, NewMessage, check_dedup_id, checked_group
+from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, QueueNotFound, VeilmqError
+from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptCodec
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
@@ -72,20 +72,24 @@ read_settings = msgspec.json.Decoder(QueueSettings).decode
 def checked(
     messages: Sequence[NewMessage], options: SendOptions | None, settings: QueueSettings
 ) -> list[NewMessage | VeilmqError]:
-    """Return the messages to store, and errors in place of invalid ones; raise the first if all-or-nothing."""
+    """Return the messages to store, and errors in place of invalid ones.
+
+    With ``all_or_nothing`` the first error is raised, without options a missing group or deduplication id.
+    """
     decode = options.decode if options is not None and settings.smq_base64 else None
+    needs_id = settings.fifo and not (settings.content_deduplication or (options and options.dedup_id_optional))
     found: list[NewMessage | VeilmqError] = []
     for new in messages:
         try:
-            if settings.fifo:
-                checked_group(new, settings)
-                if options is None or not options.dedup_id_optional:
-                    check_dedup_id(new, settings)
-            elif new.size_bytes > settings.message_bytes_max:
+            if settings.fifo and new.group is None:
+                raise GroupMissing
+            if needs_id and new.dedup_id is None:
+                raise DeduplicationIdMissing
+            if new.size_bytes > settings.message_bytes_max:
                 raise MessageTooLong(settings.message_bytes_max)
             found.append(new if decode is None else decode(new))
         except VeilmqError as error:
-            if options is not None and options.all_or_nothing:
+            if options.all_or_nothing if options is not None else not isinstance(error, MessageTooLong):
                 raise
             found.append(error)
     return found

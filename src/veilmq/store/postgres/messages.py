@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from veilmq.core.commands import Delete, LeaseChange, Send, SentMessage
 from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, ReceiptState, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
-from veilmq.core.messages import NewMessage, check_fifo_messages, dedup_id_of, deduplication_key
+from veilmq.core.messages import NewMessage, dedup_id_of, deduplication_key
 from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
@@ -106,8 +106,6 @@ async def send(node: Node, connection: Any, queue: Queue, commands: Sequence[Sen
 def _checked(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
     """Return each message to store or its error; one error if the messages are not valid together."""
     try:
-        if queue.settings.fifo and command.options is None:
-            check_fifo_messages(command.messages, queue.settings)
         return checked(command.messages, command.options, queue.settings)
     except VeilmqError as error:
         return error
@@ -119,9 +117,8 @@ async def _store(node: Node, connection: Any, queue: Queue, sends: list[tuple[Ne
         options = command.options
         new.append(each)
         if settings.fifo:
-            is_optional = options is not None and options.dedup_id_optional and not settings.content_deduplication
-            has_no_key = is_optional and each.dedup_id is None
-            keys.append(None if has_no_key else key_of(each.group or "", dedup_id_of(each, settings), queue))
+            dedup_id = dedup_id_of(each, settings)
+            keys.append(None if dedup_id is None else key_of(each.group or "", dedup_id, queue))
             replies_receipt = options is not None and options.receipts  # the receipt contains the delay
             if replies_receipt and settings.delay_s and each.delay_s is None:
                 new[-1] = replace(each, delay_s=settings.delay_s)

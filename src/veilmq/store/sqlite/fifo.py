@@ -21,11 +21,11 @@ from veilmq.core import commands
 from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
-from veilmq.core.messages import check_fifo_messages, checked_group, dedup_id_of, deduplication_key, routing_key_of
+from veilmq.core.messages import dedup_id_of, deduplication_key, routing_key_of
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.queues import Queue
-from veilmq.store.sqlite.session import BODY, EPOCH, GROUP, PROPERTIES, SEQ, VISIBLE_AT, Deduplication, Row, Session
+from veilmq.store.sqlite.session import BODY, EPOCH, GROUP, PROPERTIES, SEQ, VISIBLE_AT, Row, Session
 from veilmq.store.sqlite.standard import (
     DEFERRED,
     EXPIRED_SKIPPED_MAX,
@@ -77,33 +77,24 @@ def _add(
     now_ms, options, settings = session.now_ms, command.options, queue.settings
     next_id = session.ids.next if type(options) is not InternalSendOptions else iter(options.ids).__next__
     with_receipts = options is not None and options.receipts
-    if options is None:
-        check_fifo_messages(command.messages, settings)
     result: list[SentMessage | VeilmqError] = []
-    original: Deduplication | None
-    for new in command.messages if options is None else checked(command.messages, options, settings):
-        seq, message_id, original = first + len(rows), next_id(), None
-        try:
-            if isinstance(new, VeilmqError):
-                raise new
-            name = checked_group(new, settings)
+    for new in checked(command.messages, options, settings):
+        seq, message_id = first + len(rows), next_id()
+        if isinstance(new, VeilmqError):
+            result.append(new)
+            continue
+        name, dedup_id = new.group or "", dedup_id_of(new, settings)
+        if dedup_id is not None:
+            key = deduplication_key(queue.number, name, dedup_id, settings)
+            original = session.deduplication_log.find(key)
             if (
-                options is None
-                or not options.dedup_id_optional
-                or new.dedup_id is not None
-                or settings.content_deduplication
+                original is not None
+                and original.id != message_id  # else returned by a forward
+                and now_ms < original.logged_at_ms + _DEDUPLICATION_MS
             ):
-                key = deduplication_key(queue.number, name, dedup_id_of(new, settings), settings)
-                original = session.deduplication_log.find(key)
-                if original is None or original.id == message_id or now_ms >= original.logged_at_ms + _DEDUPLICATION_MS:
-                    original = None  # new, or returned by a forward
-                    session.deduplication_log.add(key, message_id, seq, now_ms)
-        except VeilmqError as error:
-            result.append(error)
-            continue
-        if original is not None:  # a duplicate
-            result.append(SentMessage(id=original.id, sequence=original.sequence))
-            continue
+                result.append(SentMessage(id=original.id, sequence=original.sequence))
+                continue
+            session.deduplication_log.add(key, message_id, seq, now_ms)
         visible_at_ms = receipt = None  # follows the queue's delay
         if new.delay_s is not None:
             visible_at_ms = now_ms + new.delay_s * SECOND_MS
