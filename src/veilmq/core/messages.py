@@ -75,7 +75,7 @@ def attributes_bytes(attributes: Mapping[str, Attribute]) -> int:
     )
 
 
-def routing_key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT) -> str:
+def routing_key_of(properties: bytes | None, attribute: str = ROUTING_ATTRIBUTE_DEFAULT) -> str:
     """Return the text of an attribute of encoded ``properties``, empty if it is absent."""
     if not properties:
         return ""

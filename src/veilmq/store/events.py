@@ -5,20 +5,16 @@ that restarts after a crash gets the same range with the same events, and writes
 exported at once; its rows are deleted in slices afterwards.
 """
 
-from functools import lru_cache
 from os import urandom
 from typing import Any, NamedTuple
 
 from veilmq.core import receipts
-from veilmq.core.messages import routing_key_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import Transaction, changes
 
 # How long, and how many, expired receipts are kept for a late delete.
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
-
-_CACHED_BYTES_MAX = 1_000  # larger properties of a message are decoded each time
 
 _NODE = "event_node"
 _NODE_BYTES = 4
@@ -109,16 +105,6 @@ def event_of(
     message = queue, key, group_hash, 1 << size.bit_length(), message_id, generation, sent_at_ms
     lease = received_at_ms, closed_at_ms, closed_at_ms - received_at_ms, outcome, visible_at_ms - received_at_ms
     return *message, *lease, extensions, receive_count, batch_size, batch_position
-
-
-def routing_key(properties: bytes | None, attribute: str) -> str:
-    """Return the routing key of a message: the text of its ``attribute``."""
-    if not properties:
-        return ""
-    return (routing_key_of if len(properties) > _CACHED_BYTES_MAX else _cached_key)(properties, attribute)
-
-
-_cached_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 
 @changes

@@ -21,8 +21,9 @@ from operator import itemgetter
 from typing import Any
 
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
+from veilmq.core.messages import routing_key_of
 from veilmq.core.receipts import encode_events
-from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of, routing_key
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Metric, gauge
 from veilmq.store.postgres.database import PostgresOptions
@@ -228,7 +229,7 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
             if kept:
                 encoded = encode_events(
                     [
-                        event_of(queue, routing_key(properties, options.routing_attribute), *what)
+                        event_of(queue, routing_key_of(properties, options.routing_attribute), *what)
                         for _, _, queue, properties, *what in kept
                     ]
                 )

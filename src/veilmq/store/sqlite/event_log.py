@@ -20,9 +20,10 @@ import apsw
 import msgspec
 
 from veilmq.core.limits import SECOND_MS
+from veilmq.core.messages import routing_key_of
 from veilmq.core.receipts import Outcome, Receipt, ReceiptClosed, encode_events
 from veilmq.store import events
-from veilmq.store.events import EXPIRED_KEPT_MAX, LOG_CLOSED, Event, Logged, log_is_open, read_log, routing_key
+from veilmq.store.events import EXPIRED_KEPT_MAX, LOG_CLOSED, Event, Logged, log_is_open, read_log
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.queues import Queue
 from veilmq.store.transaction import SEQ_SHIFT
@@ -96,7 +97,7 @@ class EventLog:
         query = SQL[f"{KIND[fifo]}_logged"]
         leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
         for lease in leases:
-            lease[_KEY] = routing_key(lease[_KEY], self._options.routing_attribute)
+            lease[_KEY] = routing_key_of(lease[_KEY], self._options.routing_attribute)
             lease.append((lease[_RECEIVED_SINCE] or 0) + read_log(lease[_LOG])[-1])
         return leases
 
@@ -137,7 +138,7 @@ class EventLog:
         for index, row in enumerate(rows):
             seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
             size = len(body) if body.isascii() else len(body.encode())
-            key = routing_key(properties, self._options.routing_attribute)
+            key = routing_key_of(properties, self._options.routing_attribute)
             group_hash = group
             if queue.fifo:
                 if (queue.partition, group) not in self._hashes:

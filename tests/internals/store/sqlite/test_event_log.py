@@ -10,9 +10,8 @@ import pytest
 from tests.store.host import LOGGED, QUEUE, Host, events_of, message, outcomes
 from veilmq.core.commands import Command, Delete, ListQueues, Receive, Send
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
-from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
+from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import CountEvents, EventCounts
-from veilmq.store import events
 from veilmq.store.events import LOG_CLOSED, log_begun, log_extended, log_is_open, log_placed, read_log
 from veilmq.store.sqlite import event_log, settling
 from veilmq.store.sqlite.transaction import HANDLERS, handler
@@ -188,15 +187,6 @@ def test_events_have_the_hash_of_the_group_name(host: Host) -> None:
         host.sweep()
     assert host.rows("message_group") == 0
     assert len({event.group_hash for event in events_of(host)}) == 1
-
-
-def test_keys_of_large_properties_are_not_cached() -> None:
-    """The cache limits the number of entries; this limits their size."""
-    events._cached_key.cache_clear()
-    for size in (10, 5_000):
-        attributes = {"Type": Attribute("String", "resize"), "more": Attribute("String", "x" * size)}
-        assert events.routing_key(encode_properties(Properties(attributes=attributes)), "Type") == "resize"
-    assert events._cached_key.cache_info().currsize == 1
 
 
 # Batches.
