@@ -101,15 +101,27 @@ class EventLog:
             lease.append((lease[_RECEIVED_SINCE] or 0) + read_log(lease[_LOG])[-1])
         return leases
 
-    def cache(self, lease: Lease, visible_at_ms: int, generation: int) -> int:
-        """Complete and cache a lease that ``received`` has returned; return its ``log``."""
-        lease[_VISIBLE_AT], lease[_GENERATION] = visible_at_ms, generation
-        if lease[_SENT_AT] is not None:
-            if len(self.leases) >= _LEASES_MAX:
-                self.leases.clear()
-            self.leases[lease[_SEQ]] = lease
-        log: int = lease[_LOG]
-        return log
+    def cache(
+        self, queue: Queue, row: Row, requested_at_ms: int, visible_at_ms: int, generation: int, log: int
+    ) -> None:
+        """Cache the new lease of a candidate row; not in a fair queue or of a dead letter, which lack the arrival."""
+        seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
+        if source is not None or queue.has_groups:
+            return
+        group_hash = group
+        if queue.fifo:
+            if (queue.partition, group) not in self._hashes:
+                if len(self._hashes) >= _LEASES_MAX:
+                    self._hashes.clear()
+                found: Any = self._execute(SQL["group_hash"], (queue.partition, group)).fetchone()
+                self._hashes[queue.partition, group] = None if found is None else found[0]
+            group_hash = self._hashes[queue.partition, group]
+        size = len(body) if body.isascii() else len(body.encode())
+        key = routing_key_of(properties, self._options.routing_attribute)
+        lease = seq, visible_at_ms, receive_count + 1, generation, (epoch or 0) + 1, requested_at_ms, group, None, log
+        if len(self.leases) >= _LEASES_MAX:
+            self.leases.clear()
+        self.leases[seq] = [*lease, group_hash, size, message_id, key, seq >> SEQ_SHIFT, self.now_ms]
 
     def is_cached(self, receipt: Receipt) -> bool:
         """Return whether the lease of a receipt is cached."""
@@ -125,33 +137,12 @@ class EventLog:
 
     # Receipts.
 
-    def received(self, queue: Queue, rows: list[Row], requested_at_ms: int) -> dict[int, Lease]:
-        """End the earlier receipts of delivered messages, given as candidate rows; return leases by seq.
-
-        Leases of a fair queue and of dead letters, whose rows lack the time of arrival, are not cached.
-        """
-        redelivered, now_ms = [row[0] for row in rows if row[2]], self.now_ms
+    def received(self, queue: Queue, rows: list[Row], requested_at_ms: int) -> int:
+        """End the earlier receipts of delivered messages, given as candidate rows; return the ``log`` of the first."""
+        redelivered = [row[0] for row in rows if row[2]]
         if redelivered:
             self.end_receipts(queue.log, queue.partition, redelivered, fifo=queue.fifo)
-        first_log = events.log_begun(len(rows), now_ms - requested_at_ms)
-        leases: dict[int, Lease] = {}
-        for index, row in enumerate(rows):
-            seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
-            size = len(body) if body.isascii() else len(body.encode())
-            key = routing_key_of(properties, self._options.routing_attribute)
-            group_hash = group
-            if queue.fifo:
-                if (queue.partition, group) not in self._hashes:
-                    if len(self._hashes) >= _LEASES_MAX:
-                        self._hashes.clear()
-                    found: Any = self._execute(SQL["group_hash"], (queue.partition, group)).fetchone()
-                    self._hashes[queue.partition, group] = None if found is None else found[0]
-                group_hash = self._hashes[queue.partition, group]
-            sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.has_groups else None
-            log = events.log_placed(first_log, index)
-            since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
-            leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
-        return leases
+        return events.log_begun(len(rows), self.now_ms - requested_at_ms)
 
     def end_receipts(
         self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False

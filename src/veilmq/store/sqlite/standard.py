@@ -21,6 +21,7 @@ from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY, SECOND_MS
 from veilmq.core.messages import routing_key_of
+from veilmq.store.events import log_placed
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.event_log import KIND
@@ -154,8 +155,8 @@ class Delivery:
             requested_at_ms = now_ms
         end_ms = NEVER_MS if command.lease_s_max is None else requested_at_ms + command.lease_s_max * SECOND_MS
         visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
-        leases_by_seq = None if queue.log is None else session.events.received(queue, rows, requested_at_ms)
-        issue, number, partition, fifo, log = session.codec.issue, queue.number, queue.partition, queue.fifo, 0
+        first_log = log = 0 if queue.log is None else session.events.received(queue, rows, requested_at_ms)
+        issue, number, partition, fifo = session.codec.issue, queue.number, queue.partition, queue.fifo
         for row in rows:
             # ``here_ms`` and ``before_ms``: the first receive in this queue, and before it was moved
             seq, lane, received, epoch, here_ms, message_id, body, properties, source, before, before_ms, group, _ = row
@@ -163,8 +164,9 @@ class Delivery:
                 timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             generation = getrandbits(GENERATION_BITS) or 1  # 0: never received
-            if leases_by_seq is not None:
-                log = session.events.cache(leases_by_seq[seq], visible_at_ms, generation)
+            if first_log:
+                log = log_placed(first_log, len(messages))
+                session.events.cache(queue, row, requested_at_ms, visible_at_ms, generation, log)
             if epoch is None:
                 epoch = 0
                 self._ready_leases.append(
