@@ -163,10 +163,10 @@ class SystemClock(Clock):
         held_ms = (self.wall_ms() - self.doubt.wall_ms) - (self.now_ms() - self.doubt.store_ms)
         return held_ms if held_ms > DIFFERENCE_MS_MAX else 0
 
-    def settle(self) -> int:
-        """Trust the clock if it is synchronised and was at the mark; return the time applied."""
+    def settle(self) -> int | None:
+        """End a doubt if the clock is synchronised and was at the mark; return the time applied if it has ended."""
         is_trusted = self.doubt is not None and self.doubt.synchronised and self._is_synchronised()
-        return self.trust() if is_trusted else 0
+        return self.trust() if is_trusted else None
 
     def trust(self) -> int:
         """Apply the time that is held back, and end the doubt; return the time applied."""

@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 _MARK_INTERVAL_MS = SECOND_MS  # between marks of the clock
 _DELIVERY_S_MAX = 0.003  # per iteration of the loop: encoding takes about 3 ms per megabyte
-_DOUBT_INTERVAL_MS = 10 * SECOND_MS  # between checks whether a clock in doubt is synchronised
 
 _QUICK_S = 0.001
 _SYNCS_AVERAGED = 8
@@ -161,9 +160,6 @@ class SqliteStore(Store):
         for step in steps:
             scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._step, step()), clock=clock)
             scheduler.schedule()
-        self._doubt_check = Scheduler(step=self._settle_clock, clock=clock)
-        if clock.doubt is not None:
-            self._doubt_check.schedule(_DOUBT_INTERVAL_MS)
         for warning in self.warnings():
             log.warning("%s", warning)
 
@@ -212,7 +208,6 @@ class SqliteStore(Store):
                 self._session.run("put_mark", self.clock.mark())
 
     def _stop_background(self) -> None:
-        self._doubt_check.stop()
         for each in self._session.schedulers.values():
             each.stop()
 
@@ -266,15 +261,6 @@ class SqliteStore(Store):
 
     # The clock.
 
-    def _settle_clock(self, done: Done) -> None:
-        """Apply the time held back if the kernel's report suffices to trust the clock; otherwise check again later."""
-        doubt = self.clock.doubt
-        if doubt is not None:
-            applied_ms = self.clock.settle()
-            if self.clock.doubt is None:
-                self._apply_clock(applied_ms)
-        done(_DOUBT_INTERVAL_MS if self.clock.doubt is not None and self.clock.doubt.synchronised else None)
-
     def _apply_clock(self, applied_ms: int) -> None:
         """Write a mark of the clock, which is trusted again, and run what the added time has made due."""
         if applied_ms:
@@ -286,12 +272,17 @@ class SqliteStore(Store):
     # Batches.
 
     def _run(self) -> None:
-        now_ms, mark, alone = self.clock.now_ms(), None, self._mark_alone
+        now_ms, mark = self.clock.now_ms(), None
         try:
             if now_ms >= self._mark_due_ms:
                 self._database.check_files()
+                applied_ms = self.clock.settle()
+                if applied_ms is not None:
+                    self._apply_clock(applied_ms)
+                    now_ms = self.clock.now_ms()
                 mark = self.clock.mark()
                 self._mark_due_ms = now_ms + _MARK_INTERVAL_MS
+            alone = self._mark_alone
             changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=alone)
         except Exception as error:  # noqa: BLE001 - the rollback failed, too
             self._fail(error)
