@@ -114,7 +114,7 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
     [
         ("--credentials absent.toml", "The credentials file absent.toml cannot be read: {}."),
         ("--tls-certificate a.pem --tls-key b.pem", "The TLS certificate a.pem cannot be read: {}."),
-        ("--audit-log absent/a", "audit_log = 'absent/a': cannot be written: {}; name another file"),
+        ("--memory --audit-log absent/a", "audit_log = 'absent/a': cannot be written: {}; name another file"),
     ],
     ids=["credentials", "tls", "audit-log"],
 )

@@ -181,8 +181,8 @@ def test_the_page_of_a_log_in_memory_explains_that() -> None:
 
 
 def test_the_page_of_a_log_that_cannot_be_read_shows_why(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    with RunningServer(audit_log=path) as running, Visitor(running) as visitor:
+    path = tmp_path / "new" / "log"
+    with RunningServer(data=path.parent, audit_log=path) as running, Visitor(running) as visitor:
         path.unlink()
         path.mkdir()
         seen = visitor.get("/console/audit")

@@ -87,7 +87,6 @@ async def serve(
     ``authentication.ERRORS``, and ``StoreFailedError`` if the store failed.
     """
     security = secure(settings, wall_s=wall_s)
-    _check_audit_log(settings)
     exporter_of, declarations = event_exporter(settings), _declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: security.reload}
@@ -97,6 +96,7 @@ async def serve(
         may_send = None if security.authentication is None else decisions.may_send
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
+        _check_audit_log(settings)
         listeners, admin_listeners, metrics_listeners = _bind(settings, closing)
         time, address = engine.clock, process.authority(listeners[0])
         endpoint = f"{security.scheme}://{address}"
