@@ -1,7 +1,9 @@
 """A batch: the commands of one transaction, grouped by queue and applied one kind at a time.
 
-The commands of a queue are applied in this order: deletes and changes, sends, receives. This is a valid order, because
-no command of a batch got its result before another one was submitted.
+The commands of a queue are applied in this order: deletes and changes that precede its first receive, sends, receives,
+the other deletes and changes. This is a valid order, because no command of a batch got its result before another one
+was submitted. Commands of one connection keep their order: a receive starts when all earlier commands of its connection
+have results, and does not see sends that follow it (``standard.ReceiveRequest``).
 
 Any other command is a barrier: all commands before it are applied first. When sends or receives of one queue have used
 half of the batch's bytes, the rest of them waits for the next batch, and commands on other queues overtake them.
@@ -12,9 +14,11 @@ each command gets its own transaction, so that only the faulty command fails.
 """
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from math import inf
 from operator import itemgetter
 from typing import Any, get_args, get_type_hints
@@ -33,7 +37,7 @@ from veilmq.store.sqlite.database import FolderError, disk_is_full
 from veilmq.store.sqlite.queues import Queue
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import advance_time, dead_letter_sink, settle
-from veilmq.store.sqlite.standard import DEFERRED, Receives, Sends, split_receives
+from veilmq.store.sqlite.standard import DEFERRED, SEQ_END, ReceiveRequest, Results, Sends, split_receives
 from veilmq.store.sqlite.transaction import HANDLERS
 
 log = logging.getLogger(__name__)
@@ -47,13 +51,19 @@ _QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then commands on other queues overtak
 class _QueueCommands:
     """The commands of one queue in a batch, each with the slot of its result."""
 
-    __slots__ = ("receives", "sends", "sent_bytes", "settles")
+    __slots__ = ("first_seqs", "receives", "sends", "sent_bytes", "settles_after_receives", "settles_before_receives")
 
     def __init__(self) -> None:
-        self.settles: list[tuple[int, Any]] = []
-        self.sends: Sends = []
-        self.receives: Receives = []
+        self.settles_before_receives: list[tuple[int, Any]] = []
+        self.sends: list[tuple[int, commands.Send]] = []
+        self.receives: list[tuple[int, commands.Receive]] = []
+        self.settles_after_receives: list[tuple[int, Any]] = []
+        self.first_seqs: list[int] = []
         self.sent_bytes = 0
+
+    def refuse(self, results: Results, error: VeilmqError) -> None:
+        for slot, _ in chain(self.settles_before_receives, self.sends, self.receives, self.settles_after_receives):
+            results[slot] = error
 
 
 class Batch:
@@ -151,7 +161,8 @@ class Batch:
                 elif kind is _RECEIVE:
                     work.receives.append((slot, command))
                 else:
-                    work.settles.append((slot, command))
+                    settles = work.settles_after_receives if work.receives else work.settles_before_receives
+                    settles.append((slot, command))
             elif bytes_left <= 0 or (full_queues and getattr(command, "queue", None) in full_queues):
                 self._results[slot:end] = [DEFERRED] * (end - slot)
                 self._has_deferred = True
@@ -190,45 +201,55 @@ class Batch:
         for name, work in by_queue.items():
             queue = session.find(name)
             if queue is None:
-                for slot, _ in (*work.settles, *work.sends, *work.receives):
-                    results[slot] = QueueNotFound(name)
+                work.refuse(results, QueueNotFound(name))
                 continue
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
                 advance_time(session, queue)
-            if work.settles:
-                settle(session, queue, work.settles, results)
+            if work.settles_before_receives:
+                settle(session, queue, work.settles_before_receives, results)
             found.append((queue, work))
         for queue, work in found:
             if work.sends:
-                self._send(queue, work.sends)
+                work.first_seqs = self._send(queue, work.sends)
         if session.has_deletions:
             session.write_deletions()  # before the sends, which then use the freed pages
         session.flush()  # also what an earlier cold command has staged
         for queue, work in found:
             if self._woken or work.receives:
-                self._receive(queue, work.receives)
+                self._receive(queue, work)
         session.flush()
+        for queue, work in found:
+            if work.settles_after_receives:
+                settle(session, queue, work.settles_after_receives, results)
 
-    def _send(self, queue: Queue, sends: Sends) -> None:
+    def _send(self, queue: Queue, sends: Sends) -> list[int]:
+        """Store the messages of ``sends``; return the first seq that each of them could use, or none if all fail."""
         if self._database.low_disk_space and self._database.recheck_space():
             for slot, _ in sends:
                 self._results[slot] = StoreFull()
-            return
-        (fifo.send if queue.fifo else standard.send)(self._session, queue, sends, self._results)
+            return []
+        return (fifo.send if queue.fifo else standard.send)(self._session, queue, sends, self._results)
 
-    def _receive(self, queue: Queue, receives: Receives) -> None:
+    def _receive(self, queue: Queue, work: _QueueCommands) -> None:
         """Apply the receives of a queue: first those of woken waiters, then those of the batch."""
         session, receive = self._session, fifo.receive if queue.fifo else standard.receive
+        requests: list[ReceiveRequest] = []
         if self._woken:
             start = self._take_woken(queue.name)
             woken: list[Any] = self._entries[start:]
-            receives = [(slot, command) for slot, (command, _) in enumerate(woken, start)] + receives
-        if not receives:
+            requests = [ReceiveRequest(slot, command) for slot, (command, _) in enumerate(woken, start)]
+        if work.first_seqs and work.receives and work.sends[-1][0] > work.receives[0][0]:  # a send follows a receive
+            send_slots, ends = [slot for slot, _ in work.sends], [*work.first_seqs, SEQ_END]
+            for slot, command in work.receives:
+                requests.append(ReceiveRequest(slot, command, ends[bisect_left(send_slots, slot)]))
+        else:
+            requests += [ReceiveRequest(slot, command) for slot, command in work.receives]
+        if not requests:
             return
         # Keep half of the batch's bytes for the other queues.
-        reserved = max(0, session.read_bytes_left - _QUEUE_BYTES_MAX) if len(receives) > 1 else 0
+        reserved = max(0, session.read_bytes_left - _QUEUE_BYTES_MAX) if len(requests) > 1 else 0
         session.read_bytes_left -= reserved
-        for index, group in enumerate(split_receives(queue, receives, session.now_ms, self._results)):
+        for index, group in enumerate(split_receives(queue, requests, session.now_ms, self._results)):
             if index:
                 session.flush()
             sink = dead_letter_sink(session, queue) if queue.settings.receives_max else None

@@ -13,6 +13,7 @@ message does not block its group: up to ``SKIPPED_MAX`` of them are skipped.
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from heapq import merge
+from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from veilmq.store.sqlite.standard import (
     EXPIRED_SKIPPED_MAX,
     DeadLetterSink,
     Delivery,
-    Receives,
+    ReceiveRequest,
     Results,
     Sends,
 )
@@ -48,12 +49,14 @@ _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND
 # Sends.
 
 
-def send(session: Session, queue: Queue, sends: Sends, results: Results) -> None:
+def send(session: Session, queue: Queue, sends: Sends, results: Results) -> list[int]:
     """Store the messages of ``sends`` that are not duplicates; see ``standard.send``."""
     first = session.next_seq()
+    first_seqs: list[int] = []
     messages: list[Row] = []
     rows: list[Row] = []
     for slot, command in sends:
+        first_seqs.append(first + len(messages))
         try:
             results[slot] = _add(session, queue, command, first, messages, rows)
         except VeilmqError as error:
@@ -69,6 +72,7 @@ def send(session: Session, queue: Queue, sends: Sends, results: Results) -> None
             admit_delayed(session, queue, {row[1]: row[2] for row in rows if row[3] is not None})
     if queue.wake is not None:
         notify(session, queue, len(sends))
+    return first_seqs
 
 
 def _add(
@@ -120,9 +124,11 @@ def admit_delayed(session: Session, queue: Queue, last: dict[int, int]) -> None:
 # Receives.
 
 
-def receive(session: Session, queue: Queue, receives: Receives, results: Results, sink: DeadLetterSink | None) -> None:
-    """Deliver messages to the ``receives`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
-    slot, command = receives[0]
+def receive(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], results: Results, sink: DeadLetterSink | None
+) -> None:
+    """Deliver messages to the ``requests`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
+    slot, command = requests[0].slot, requests[0].command
     key = None
     if command.attempt_id is not None:
         key = blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest()
@@ -130,8 +136,8 @@ def receive(session: Session, queue: Queue, receives: Receives, results: Results
         if results[slot] is not None:
             return
     delivery = Delivery(session, queue)
-    shares, unsettled = distribute(session, queue, receives, delivery.capacity, sink)
-    leased = delivery.lease(receives, shares, results)
+    shares, unsettled = distribute(session, queue, requests, delivery.capacity, sink)
+    leased = delivery.lease(requests, shares, results)
     blocks: dict[int, list[int]] = {}
     for row, visible_at_ms in leased:
         block = blocks.setdefault(row[GROUP], [visible_at_ms, row[SEQ], row[SEQ], 0])
@@ -155,36 +161,46 @@ def receive(session: Session, queue: Queue, receives: Receives, results: Results
 
 
 def distribute(
-    session: Session, queue: Queue, receives: Receives, capacity: int, sink: DeadLetterSink | None
+    session: Session, queue: Queue, requests: list[ReceiveRequest], capacity: int, sink: DeadLetterSink | None
 ) -> tuple[list[list[Row]], set[int]]:
     """Return the share of each receive, at most ``capacity`` in all, and the groups whose cursors need an update.
 
-    One statement runs for one group after the other; the next group is read when the last one has no more.
+    One statement runs for one group after the other; the next group is read when the last one has no more. A group with
+    only messages that a receive must not see, possibly after dead letters, is left to the next receive that may see
+    them.
     """
-    now_ms, wanted = session.now_ms, min(sum([command.count for _, command in receives]), capacity)
-    shares: list[list[Row]] = [[] for _ in receives]
-    share, left, delivered = shares[0], 0, False
+    now_ms, wanted = session.now_ms, min(sum([request.command.count for request in requests]), capacity)
+    shares: list[list[Row]] = [[] for _ in requests]
+    share, end_seq, left, delivered = shares[0], 0, 0, False
+    unseen: dict[int, int] = {}  # groups left to the next receives, with the first message of each
+    first: dict[int, int] = {}  # those that were read again
     unsettled: set[int] = set()
 
     def groups() -> Iterator[Row]:
         """Yield the parameters of the statement for one group after the other, while a receive wants more."""
-        nonlocal share, left, delivered
+        nonlocal share, end_seq, left, delivered, unseen, first
         extra = 0 if sink is None else SKIPPED_MAX  # these may be dead letters
         floor, has_expired = queue.floor(now_ms), now_ms >= queue.expires_at_ms
         candidates = ready_groups(session, queue, wanted)
-        for (_, command), own_share in zip(receives, shares, strict=True):
-            share, left = own_share, min(command.count, capacity)
+        for request, own_share in zip(requests, shares, strict=True):
+            share, end_seq, left = own_share, request.end_seq, min(request.command.count, capacity)
+            if unseen:
+                seen = {group: seq for group, seq in unseen.items() if seq < end_seq}
+                unseen = {group: seq for group, seq in unseen.items() if seq >= end_seq}
+                candidates, first = chain(seen, candidates), first | seen
             while left > 0 and session.read_bytes_left > 0 and not (sink is not None and sink.is_full):
                 group = next(candidates, None)
                 if group is None:
-                    return
-                delivered, most = False, left + extra
-                yield queue.partition, group, floor, most + SKIPPED_MAX, queue.delay_ms, now_ms, most
+                    break
+                delivered, begin, most = False, first.get(group, floor), left + extra
+                yield queue.partition, group, begin, most + SKIPPED_MAX, queue.delay_ms, now_ms, most
                 if not delivered and not has_expired:  # else expired messages may block it until they are deleted
                     unsettled.add(group)
 
     for row in session.executemany(SQL["ordered_take"], groups()) if wanted > 0 else ():
-        if left <= 0:
+        if left <= 0 or row[SEQ] >= end_seq:
+            if not delivered:
+                unseen[row[GROUP]] = row[SEQ]
             delivered = True  # the group has more than was wanted
         elif sink is None or sink.is_full or not sink.accept(row):
             delivered = True

@@ -2,7 +2,8 @@
 
 Sends insert all their rows with one statement per table. Receives select all their messages together, in order of
 visibility, distribute them in the order of the receives, and lease them with one UPDATE, so receives of one batch never
-get the same message.
+get the same message. A receive does not see messages that a later command of the batch sends
+(``ReceiveRequest.end_seq``), so a client that pipelines a receive and a send gets the results of that order.
 
 The ready list: a message that was never received has no row in ``visibility``. Messages sent together have consecutive
 seqs; a run of them that is visible at once and has no groups is one row of ``ready``, and is consumed from the front.
@@ -15,6 +16,8 @@ from itertools import chain
 from operator import itemgetter
 from random import getrandbits
 from typing import Any
+
+from msgspec import Struct
 
 from veilmq.core import commands, limits
 from veilmq.core.commands import Received, ReceivedMessage, SentMessage
@@ -39,15 +42,23 @@ _ENDS_READ = 1_000  # ends of delays and leases to read, in search of the first 
 
 by_visibility = itemgetter(VISIBLE_AT, SEQ)
 
-# Commands of a batch, each with the slot of its result.
-Sends = list[tuple[int, commands.Send]]
-Receives = list[tuple[int, commands.Receive]]
+SEQ_END = SEQ_MAX + 1
+
+
+class ReceiveRequest(Struct, frozen=True, gc=False):
+    """A receive of a batch: the slot of its result, and the first seq that it must not see."""
+
+    slot: int
+    command: commands.Receive
+    end_seq: int = SEQ_END
 
 
 # Delivery, in queues of both kinds.
 
 
-def split_receives(queue: Queue, receives: Receives, now_ms: int, results: Results) -> list[Receives]:
+def split_receives(
+    queue: Queue, requests: list[ReceiveRequest], now_ms: int, results: Results
+) -> list[list[ReceiveRequest]]:
     """Split receives into groups that are applied together; refuse those over the rate limit.
 
     A receive with a timeout of 0, possibly by rules, leaves its messages visible to the next one, so it ends a group. A
@@ -55,19 +66,20 @@ def split_receives(queue: Queue, receives: Receives, now_ms: int, results: Resul
     """
     rules, throttle = queue.rules, queue.throttle
     default_timeout_s = queue.settings.visibility_timeout_s if rules is None else rules.classes[0].visibility_timeout_s
-    found: list[Receives] = []
+    found: list[list[ReceiveRequest]] = []
     joins = False
-    for slot, command in receives:
+    for request in requests:
+        command = request.command
         if throttle is not None and command.requested_at_ms is None:
             try:
                 throttle.admit(now_ms)
             except VeilmqError as error:
-                results[slot] = error
+                results[request.slot] = error
                 continue
         is_alone = command.attempt_id is not None and queue.fifo
         if not joins or is_alone:
             found.append([])
-        found[-1].append((slot, command))
+        found[-1].append(request)
         joins = bool(default_timeout_s if command.timeout_s is None else command.timeout_s) and not is_alone
     return found
 
@@ -113,7 +125,7 @@ class Delivery:
         self._row_leases: list[Row] = []  # of messages that have a row
         self._ready_leases: list[Row] = []  # of messages from the ready list
 
-    def lease(self, receives: Receives, shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
+    def lease(self, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
         """Lease the messages of each share to its receive; return all rows with their deadlines.
 
         Receives that get nothing because the batch is full are deferred to the next one.
@@ -121,15 +133,15 @@ class Delivery:
         session, queue, row_leases, ready_leases = self._session, self._queue, self._row_leases, self._ready_leases
         leased: list[tuple[Row, int]] = []
         is_cut = session.read_bytes_left <= 0
-        for (slot, command), share in zip(receives, shares, strict=True):
+        for request, share in zip(requests, shares, strict=True):
             if share:
-                self._lease(slot, command, share, leased)
-            elif is_cut and command.count and self._capacity_left > 0:
-                results[slot] = DEFERRED
-                if queue.throttle is not None and command.requested_at_ms is None:
+                self._lease(request, share, leased)
+            elif is_cut and request.command.count and self._capacity_left > 0:
+                results[request.slot] = DEFERRED
+                if queue.throttle is not None and request.command.requested_at_ms is None:
                     queue.throttle.undo()  # the next batch counts it
             else:
-                self._replies.append((slot, [], self._capacity_left <= 0))
+                self._replies.append((request.slot, [], self._capacity_left <= 0))
         if ready_leases:
             taken = sorted([(row[3], row[2]) for row in ready_leases])
             first, last = dict(reversed(taken)), dict(taken)  # by lane
@@ -144,10 +156,10 @@ class Delivery:
                 session.mark_dirty(queue)
         return leased
 
-    def _lease(self, slot: int, command: commands.Receive, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
-        session, queue, now_ms = self._session, self._queue, self._session.now_ms
+    def _lease(self, request: ReceiveRequest, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
+        session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, request.command
         messages: list[ReceivedMessage] = []
-        self._replies.append((slot, messages, self._capacity_left <= 0))
+        self._replies.append((request.slot, messages, self._capacity_left <= 0))
         timeout_s, requested_at_ms, rules = command.timeout_s, command.requested_at_ms, None
         if timeout_s is None:
             timeout_s, rules = queue.settings.visibility_timeout_s, queue.rules
@@ -270,18 +282,23 @@ def next_message_ms(session: Session, queue: Queue) -> int:
 # Sends.
 
 
+Sends = list[tuple[int, commands.Send]]  # the sends of a batch, each with the slot of its result
+
+
 def send(  # noqa: C901 (a call per message costs time)
     session: Session, queue: Queue, sends: Sends, results: Results
-) -> None:
-    """Store messages; each result lists ids and errors."""
+) -> list[int]:
+    """Store messages; each result lists ids and errors. Return the first seq that each command could use."""
     now_ms, seq, next_id = session.now_ms, session.next_seq(), session.ids.next
     partition, delay_ms, size_max, wake = queue.partition, queue.delay_ms, queue.settings.message_bytes_max, queue.wake
+    firsts: list[int] = []
     messages: list[Row] = []
     rows: list[Row] = []  # for ``visibility``
     runs: list[list[int]] = []  # for ``ready``
     run: list[int] = [partition, 0, 0, 0]  # lane, last seq, first seq
     due: list[int] = []  # when the first message of each command becomes visible
     for slot, command in sends:
+        firsts.append(seq)
         result: list[SentMessage | VeilmqError] = []
         results[slot] = result
         new_messages: Sequence[Any] = command.messages
@@ -338,6 +355,7 @@ def send(  # noqa: C901 (a call per message costs time)
     if wake is not None:
         for due_ms in due:
             wake(due_ms)
+    return firsts
 
 
 def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -> None:
@@ -354,36 +372,43 @@ def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -
 # Receives.
 
 
-def receive(session: Session, queue: Queue, receives: Receives, results: Results, sink: DeadLetterSink | None) -> None:
-    """Deliver messages to the ``receives`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
+def receive(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], results: Results, sink: DeadLetterSink | None
+) -> None:
+    """Deliver messages to the ``requests`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
     delivery = Delivery(session, queue)
-    shares = distribute(session, queue, receives, delivery.capacity, sink)
-    leased = delivery.lease(receives, shares, results)
+    shares = distribute(session, queue, requests, delivery.capacity, sink)
+    leased = delivery.lease(requests, shares, results)
     if queue.has_groups:
         fair.received(session, queue, leased)
     delivery.reply(results)
 
 
 def distribute(
-    session: Session, queue: Queue, receives: Receives, capacity: int, sink: DeadLetterSink | None
+    session: Session, queue: Queue, requests: list[ReceiveRequest], capacity: int, sink: DeadLetterSink | None
 ) -> list[list[Row]]:
     """Return the share of each receive, at most ``capacity`` in all, without messages that ``sink`` accepts.
 
-    A full sink and the limit of expired messages end the search.
+    A full sink and the limit of expired messages end the search. Messages that a receive must not see may precede its
+    own, by priority or because their group is quiet; the following receives get them.
     """
     shares: list[list[Row]] = []
+    unseen: list[Row] = []  # sent after the receives so far
     bytes_left, skipped, ends = session.read_bytes_left, 0, False
     floor = queue.floor(session.now_ms) if session.now_ms >= queue.expires_at_ms else 0
     candidates = in_order(session, queue) if capacity > 0 else iter(())
-    for _, command in receives:
-        wanted = min(command.count, capacity)
+    for request in requests:
+        end_seq, wanted = request.end_seq, min(request.command.count, capacity)
         share: list[Row] = []
-        if wanted > 0 and not ends:
+        if unseen:
+            share = [row for row in unseen if row[SEQ] < end_seq][:wanted]
+            unseen = [row for row in unseen if row not in share]
+        if len(share) < wanted and not ends:
             for row in candidates:
                 if row[SEQ] < floor:
                     skipped += 1
                 elif sink is None or not sink.accept(row):
-                    share.append(row)
+                    (share if row[SEQ] < end_seq else unseen).append(row)
                     bytes_left -= len(row[BODY]) + len(row[PROPERTIES]) + BATCH_ROW_BYTES
                 ends = bytes_left <= 0 or skipped >= EXPIRED_SKIPPED_MAX or (sink is not None and sink.is_full)
                 if len(share) >= wanted or ends:

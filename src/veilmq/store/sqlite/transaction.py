@@ -112,12 +112,12 @@ class _Transaction(SqliteClaims):
         advance_time(session, queue)
         if session.now_ms >= queue.expires_at_ms:
             return [], True
-        receives = [(0, commands.Receive(queue=queue.name, count=count))]
+        requests = [standard.ReceiveRequest(0, commands.Receive(queue=queue.name, count=count))]
         if queue.fifo:
-            (rows,), unsettled = fifo.distribute(session, queue, receives, count, None)
+            (rows,), unsettled = fifo.distribute(session, queue, requests, count, None)
             fifo.update_cursors(session, queue, unsettled)
         else:
-            (rows,) = standard.distribute(session, queue, receives, count, None)
+            (rows,) = standard.distribute(session, queue, requests, count, None)
         messages = [VisibleMessage(row[SEQ], row[SOURCE], len(row[BODY]) + len(row[PROPERTIES]), row) for row in rows]
         return messages, len(rows) == count or session.read_bytes_left <= 0
 
@@ -323,7 +323,7 @@ def _sweep(session: Session, retired: Row, rows_max: int) -> int:
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
     for lanes in (range(limits.PRIORITY.maximum + 1), None):
-        count += len(settling.delete_below(session, partition, lanes, SEQ_MAX, rows_max - count, log))
+        count += len(settling.delete_below(session, partition, lanes, standard.SEQ_END, rows_max - count, log))
     if count:
         return count  # keeps group numbers, which the messages' events need, until the next slice
     before = session.connection.total_changes()

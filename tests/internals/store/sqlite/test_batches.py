@@ -89,13 +89,17 @@ def test_commands_on_other_queues_overtake_large_messages(host: Host, large: Com
 # The order of commands.
 
 
-def test_deletes_of_a_batch_precede_its_receives(host: Host) -> None:
-    """No receive supersedes their expired receipts."""
+def test_a_delete_after_a_receive_is_applied_after_it(host: Host) -> None:
+    """A receive supersedes an expired receipt before a later delete, but not before an earlier one."""
     host.send("a")
     receipt = host.receive_one(timeout_s=1).receipt
     host.advance(1_000)
     received, states = host.do_together(Receive(queue=QUEUE), Delete(queue=QUEUE, receipts=(receipt,)))
-    assert [received.messages, states] == [[], [ReceiptState.EXPIRED]]
+    assert [len(received.messages), states] == [1, [ReceiptState.SUPERSEDED]]
+    host.advance(30_000)
+    receipt = received.messages[0].receipt
+    states, late = host.do_together(Delete(queue=QUEUE, receipts=(receipt,)), Receive(queue=QUEUE))
+    assert [states, late.messages] == [[ReceiptState.EXPIRED], []]
 
 
 @pytest.mark.parametrize("timeout_s", [0, None])
