@@ -3,7 +3,7 @@
 A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed, in hexadecimal digits: SMQ
 clients put receipts unescaped into a query string, and AWS's extended clients prepend the location of a body and split
 at ``-``. The older format, URL-safe base64, is still accepted. The MAC (keyed BLAKE2s, 10 bytes) uses a key that the
-store persists, so receipts survive a crash. An older key verifies while it is stored.
+store persists, so receipts survive a crash.
 
 ``queue`` is the number of the queue's incarnation, never reused: receipts are invalid for a re-created queue.
 ``generation`` (random, new for each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence the receipt.
@@ -12,7 +12,6 @@ store persists, so receipts survive a crash. An older key verifies while it is s
 import enum
 import re
 from binascii import a2b_base64, a2b_hex
-from collections.abc import Sequence
 from hashlib import blake2s
 from hmac import compare_digest
 from struct import Struct
@@ -58,23 +57,22 @@ def is_well_formed(text: str) -> bool:
 
 
 class ReceiptCodec:
-    """Issues and reads receipts. The first of ``keys`` (``KEY_BYTES`` long) signs, all verify; a rotation uses two."""
+    """Issues and reads receipts, which are signed with ``key``."""
 
-    __slots__ = ("_macs",)
+    __slots__ = ("_mac",)
 
-    def __init__(self, *, keys: Sequence[bytes]) -> None:
-        # Copying a keyed hash takes half the time of keying one.
-        self._macs = tuple(blake2s(key=key, digest_size=_MAC_BYTES) for key in keys)
+    def __init__(self, *, key: bytes) -> None:
+        self._mac = blake2s(key=key, digest_size=_MAC_BYTES)  # copying it takes half the time of keying one
 
     def issue(self, queue: int, position: int, generation: int, epoch: int, visible_at_ms: int) -> str:
         """Return the receipt's text."""
         fields = _FIELDS.pack(_VERSION, queue, position, generation, epoch, visible_at_ms)
-        mac = self._macs[0].copy()
+        mac = self._mac.copy()
         mac.update(fields)
         return (fields + mac.digest()).hex()
 
     def read(self, text: str) -> Receipt:
-        """Return the fields of a receipt; raises ``ReceiptInvalid`` unless it was issued with one of the keys."""
+        """Return the fields of a receipt; raises ``ReceiptInvalid`` unless it was issued with the key."""
         try:
             if len(text) == _HEX_LENGTH:
                 token = a2b_hex(text)
@@ -87,12 +85,11 @@ class ReceiptCodec:
         except ValueError:
             raise ReceiptInvalid from None
         version, queue, position, generation, epoch, visible_at_ms, received_mac = _SIGNED.unpack(token)
-        for keyed in self._macs:
-            mac = keyed.copy()
-            mac.update(token[:_FIELDS_BYTES])
-            if version == _VERSION and compare_digest(mac.digest(), received_mac):
-                return _receipt(Receipt, (queue, position, generation, epoch, visible_at_ms))
-        raise ReceiptInvalid
+        mac = self._mac.copy()
+        mac.update(token[:_FIELDS_BYTES])
+        if version != _VERSION or not compare_digest(mac.digest(), received_mac):
+            raise ReceiptInvalid
+        return _receipt(Receipt, (queue, position, generation, epoch, visible_at_ms))
 
 
 # Visibility. States are not stored: they follow from comparing ``visible_at_ms`` with ``now_ms``. At ``visible_at_ms``

@@ -32,7 +32,7 @@ from veilmq.testing import VirtualClock
 ACCOUNT = "a"
 JOBS, OTHER, DEAD, NEW, GONE = (f"{ACCOUNT}/{name}" for name in ("jobs", "other", "dead", "new", "gone"))
 TOPIC = f"{ACCOUNT}/news"
-_CODEC = ReceiptCodec(keys=[bytes(32)])
+_CODEC = ReceiptCodec(key=bytes(32))
 _SLICES = 100  # more than background work ever needs
 _AT_ONCE_MS = 5  # a pause between slices
 # Fields that differ between runs.

@@ -62,7 +62,7 @@ def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
 
 def receipt(message: CopiedMessage, queue: int = 1) -> str:
     fields = message.position, message.generation, message.epoch, message.visible_at_ms
-    return ReceiptCodec(keys=[KEY]).issue(queue, *fields)
+    return ReceiptCodec(key=KEY).issue(queue, *fields)
 
 
 def test_a_position_becomes_the_seq_if_possible(tmp_path: Path) -> None:

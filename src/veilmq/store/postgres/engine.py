@@ -214,7 +214,7 @@ class PostgresEngine(Node):
 
     def begin(self, receipt_key: bytes, token_key: bytes) -> None:
         """Accept commands and start background work, once the database was reached."""
-        self.codec = ReceiptCodec(keys=[receipt_key])
+        self.codec = ReceiptCodec(key=receipt_key)
         self.token_key = token_key
         self.is_open = True
         if self.options.listens:

@@ -398,7 +398,7 @@ class Node:
         self.database = database
         self.options = options
         self.clock = clock
-        self.codec = ReceiptCodec(keys=[])
+        self.codec: ReceiptCodec  # once the database was reached
         self.ids = IdSource()
         self.tasks: set[asyncio.Task[None]] = set()
         self.catalog = Catalog(options)

@@ -60,7 +60,7 @@ class Session:
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
         key, is_copy = self.secret_key("receipt_key"), self.row("any_renumbered") is not None
-        self.codec = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(keys=[key])
+        self.codec = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(key=key)
         self.group_numbers = GroupNumbers(self.execute, key=self.secret_key("group_key"))
         self.swept_to = 0  # number of the last queue that the janitor inspected
         self.now_ms = 0  # the instant of the batch
@@ -315,7 +315,7 @@ class _RenumberingCodec(ReceiptCodec):
     __slots__ = ("_execute",)
 
     def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
-        super().__init__(keys=[key])
+        super().__init__(key=key)
         self._execute = execute
 
     def read(self, text: str) -> Receipt:
