@@ -19,7 +19,6 @@ from veilmq.store import claims
 from veilmq.store.claims import BindRequest, BindResult, BoundClaim, ClaimTransaction
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
-from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, GROUP, LANE, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
@@ -78,7 +77,7 @@ class SqliteClaims(ClaimTransaction):
         lane, group, receive_count, epoch, first_at_ms = what
         returned: list[_Returned] = [(seq, seq, lane, group, receive_count, epoch, first_at_ms)]
         _return(session, queue, claim, returned)
-        dead_letter(session, queue, target, session.rows(f"{KIND[queue.fifo]}_leased", partition, seq))
+        dead_letter(session, queue, target, session.rows(f"{queue.kind}_leased", partition, seq))
         _notify(session, queue)
 
     async def end_slice(self, queue: Any, claim: BoundClaim) -> bool:
@@ -190,7 +189,7 @@ class _Binding:
         session, queue, claim, now_ms = self._session, self._queue, self._claim, self._session.now_ms
         partition = queue.partition
         received = [seq for seq, _, _, row in self._taken if row is not None and row[RECEIVE_COUNT]]
-        session.events.end_receipts(queue.log, partition, received, fifo=queue.fifo)
+        session.events.end_receipts(queue.log, partition, received, kind=queue.kind)
         runs: list[Row] = []
         rows: list[Row] = []  # single messages
         for shard, start, end, (_, _, lane, row) in in_shards:
@@ -229,8 +228,8 @@ class _Binding:
             if self._sink.is_full:
                 self._effort_left = 0
             else:
-                kind = KIND[self._queue.fifo]
-                (candidate,) = self._session.rows(f"{kind}_leased", self._queue.partition, row[SEQ])
+                queue = self._queue
+                (candidate,) = self._session.rows(f"{queue.kind}_leased", queue.partition, row[SEQ])
                 self._sink.accept(candidate)
             return
         self._count(1, row[_BYTES])

@@ -37,8 +37,6 @@ _INSTANTS = [index for index, name in enumerate(_FIELDS) if name.endswith("_at_m
 
 _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_SINCE, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
 _KEY, _SENT_AT, _DELIVERED_AT = 12, 13, 14
-# The prefix of statements that both kinds of queues have, by whether it is a FIFO queue.
-KIND = {False: "standard", True: "ordered"}
 _LEASES_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
@@ -92,9 +90,9 @@ class EventLog:
 
     # Leases.
 
-    def find(self, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Lease]:
+    def find(self, partition: int, seqs: Iterable[int], *, kind: str) -> list[Lease]:
         """Return the leases of existing messages."""
-        query = SQL[f"{KIND[fifo]}_logged"]
+        query = SQL[f"{kind}_logged"]
         leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
         for lease in leases:
             lease[_KEY] = routing_key_of(lease[_KEY], self._options.routing_attribute)
@@ -128,12 +126,12 @@ class EventLog:
         lease = self.leases.get(receipt.position)
         return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
 
-    def update(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
+    def update(self, partition: int, leases: Collection[Lease], *, kind: str) -> None:
         """Write changed leases."""
         for lease in leases:
             self.leases.pop(lease[_SEQ], None)
         rows = [(partition, each[_GROUP], each[_SEQ], each[_VISIBLE_AT], each[_EPOCH], each[_LOG]) for each in leases]
-        self._executemany(SQL[f"{KIND[fifo]}_change"], rows)
+        self._executemany(SQL[f"{kind}_change"], rows)
 
     # Receipts.
 
@@ -141,11 +139,11 @@ class EventLog:
         """End the earlier receipts of delivered messages, given as candidate rows; return the ``log`` of the first."""
         redelivered = [row[0] for row in rows if row[2]]
         if redelivered:
-            self.end_receipts(queue.log, queue.partition, redelivered, fifo=queue.fifo)
+            self.end_receipts(queue.log, queue.partition, redelivered, kind=queue.kind)
         return events.log_begun(len(rows), self.now_ms - requested_at_ms)
 
     def end_receipts(
-        self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False
+        self, logged: Logged | None, partition: int, seqs: Iterable[int], *, kind: str, dead: bool = False
     ) -> None:
         """End receipts, at their deadlines or with their messages, of messages that are received, moved or deleted.
 
@@ -153,7 +151,7 @@ class EventLog:
         """
         if logged is None:
             return
-        for lease in self.find(partition, seqs, fifo=fifo):
+        for lease in self.find(partition, seqs, kind=kind):
             if log_is_open(lease[_LOG]):
                 event = self._expire(logged, lease)
                 self._expired[lease[_SEQ], lease[_GENERATION]] = self.now_ms, encode_events(event)
@@ -180,7 +178,7 @@ class EventLog:
                     self._correct(self._expire(logged, lease))
                 if not acts:
                     lease[_LOG] |= LOG_CLOSED
-                    self.update(queue.partition, [lease], fifo=queue.fifo)
+                    self.update(queue.partition, [lease], kind=queue.kind)
             return
         if acts and lease is not None and log_is_open(lease[_LOG]):  # a delete by an earlier receipt
             if self.now_ms < lease[_VISIBLE_AT]:
@@ -202,10 +200,10 @@ class EventLog:
             if name == queue.name:
                 partitions.append((partition, Logged(name, 0, ended_at_ms)))
         for partition, logged in partitions:
-            for lease in self.find(partition, [receipt.position], fifo=queue.fifo):
+            for lease in self.find(partition, [receipt.position], kind=queue.kind):
                 if lease[_GENERATION] == receipt.generation and log_is_open(lease[_LOG]):
                     lease[_LOG] |= LOG_CLOSED
-                    self.update(partition, [lease], fifo=queue.fifo)
+                    self.update(partition, [lease], kind=queue.kind)
                     return self._expire(logged, lease)
         return None
 

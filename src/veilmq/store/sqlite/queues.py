@@ -49,8 +49,8 @@ class Queue:
     __slots__ = (
         "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted", "dirty",
         "expires_at_ms", "fairness", "fifo", "floor_seq", "has_groups", "hidden_until_ms", "in_flight", "in_flight_max",
-        "lanes", "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition", "received",
-        "redelivered", "retention_ms", "rules", "sent", "settings", "throttle", "wake",
+        "kind", "lanes", "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition",
+        "received", "redelivered", "retention_ms", "rules", "sent", "settings", "throttle", "wake",
     )  # fmt: skip
 
     def __init__(self, row: Sequence[Any], options: Options, wake: Wake | None) -> None:
@@ -90,6 +90,7 @@ class Queue:
         self.settings = settings = read_settings(encoded)
         options = self.options
         self.fifo = settings.fifo
+        self.kind = "ordered" if settings.fifo else "standard"  # the prefix of statements that both kinds have
         self.delay_ms = settings.delay_s * SECOND_MS
         self.retention_ms = settings.retention_s * SECOND_MS
         self.rules: RoutingTable | None = read_table(settings.visibility_rules) if settings.visibility_rules else None

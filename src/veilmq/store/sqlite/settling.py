@@ -25,7 +25,6 @@ from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
 from veilmq.store.sqlite import fair, fifo
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
-from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import (
     EPOCH,
@@ -123,7 +122,7 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
             yield partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch
             hits.append(changes())  # of the statement that has just run with these values
 
-    session.executemany(SQL[f"{KIND[fifo]}_delete_as_received"], values())
+    session.executemany(SQL[f"{queue.kind}_delete_as_received"], values())
     now_ms, others = session.now_ms, []
     deleted: list[Row] = []
     for each, hit in zip(tried, hits, strict=True):
@@ -195,12 +194,12 @@ def _apply(session: Session, queue: Queue, items: list[_Item], freed: set[int]) 
 
 
 def _write(session: Session, queue: Queue, changed: Collection[list[Any]], deleted: list[Row]) -> None:
-    partition, kind = queue.partition, KIND[queue.fifo]
+    partition, kind = queue.partition, queue.kind
     if changed:
         if queue.log is None:
             session.run_many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
         else:
-            session.events.update(partition, changed, fifo=queue.fifo)
+            session.events.update(partition, changed, kind=kind)
         session.mark_dirty(queue)
         if queue.has_groups:
             fair.changed(session, queue, changed)
@@ -251,9 +250,9 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
     """
     partition, seqs = queue.partition, {receipt[1] for receipt in receipts}
     if queue.log is not None:
-        found: Iterable[Any] = session.events.find(partition, seqs, fifo=queue.fifo)
+        found: Iterable[Any] = session.events.find(partition, seqs, kind=queue.kind)
     else:
-        found = session.executemany(SQL[f"{KIND[queue.fifo]}_find"], [(partition, seq) for seq in seqs])
+        found = session.executemany(SQL[f"{queue.kind}_find"], [(partition, seq) for seq in seqs])
     rows = {row[0]: list(row) for row in found}
     if queue.claims and not queue.fifo:  # claimed messages that had a row; no receipt has generation -1
         claimed = session.executemany(SQL["claimed_at"], [(partition, seq) for seq in seqs - rows.keys()])
@@ -287,7 +286,7 @@ def advance_time(session: Session, queue: Queue) -> None:
             partition, since = queue.partition, (queue.counted_at_ms, now_ms)
             keys: list[Row] = [(partition,)] if queue.fifo else [(partition, lane) for lane in queue.lanes]
             for key in keys:
-                ((due, received),) = session.rows(f"{KIND[queue.fifo]}_count_due", *key, *since)
+                ((due, received),) = session.rows(f"{queue.kind}_count_due", *key, *since)
                 queue.in_flight -= received
                 queue.delayed -= due - received
             following = ends_after(session, queue, now_ms, 1)
@@ -371,10 +370,9 @@ def delete_below(
     Returns seq, lane, group, visible_at and receive_count of each.
     """
     session.write_deletions()
-    is_fifo = lanes is None
-    kind = KIND[is_fifo]
+    kind = "ordered" if lanes is None else "standard"
     rows = session.rows(f"{kind}_between", partition, 0, end - 1, count)
-    session.events.end_receipts(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
+    session.events.end_receipts(log, partition, [row[0] for row in rows if row[4]], kind=kind)
     session.run_many(f"{kind}_delete", [(partition, row[2], row[0]) for row in rows])
     cuts: list[Row] = []
     for lane in lanes or ():
@@ -386,7 +384,7 @@ def delete_below(
         if len(rows) > before:
             cuts.append((lane, 0, rows[-1][0]))
     remove_runs(session, partition, cuts, at_front=True)
-    session.delete_messages(partition, [(row[0],) for row in rows], ordered=is_fifo)
+    session.delete_messages(partition, [(row[0],) for row in rows], ordered=lanes is None)
     return rows
 
 
@@ -403,7 +401,7 @@ def dead_letter_sink(session: Session, queue: Queue) -> DeadLetterSink | None:
         return None
 
     def move(rows: list[Row]) -> None:
-        session.events.end_receipts(queue.log, queue.partition, [row[SEQ] for row in rows], fifo=queue.fifo, dead=True)
+        session.events.end_receipts(queue.log, queue.partition, [row[SEQ] for row in rows], kind=queue.kind, dead=True)
         dead_letter(session, queue, target, rows)
 
     return DeadLetterSink(settings.receives_max, move)

@@ -27,7 +27,6 @@ from veilmq.core.messages import routing_key_of
 from veilmq.store.events import log_placed
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
-from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, PROPERTIES, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
 from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, checked
@@ -149,7 +148,7 @@ class Delivery:
             remove_runs(session, queue.partition, runs, at_front=session.now_ms < queue.expires_at_ms)
             session.stage(SQL["lease_ready"], ready_leases)
         if row_leases:
-            session.stage(SQL[f"{KIND[queue.fifo]}_lease"], row_leases)
+            session.stage(SQL[f"{queue.kind}_lease"], row_leases)
         if leased:
             queue.received += len(leased)
             if not queue.dirty:

@@ -26,7 +26,6 @@ from veilmq.store.queue_commands import delete_cooldowns
 from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaims
 from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
-from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, ID, PROPERTIES, RECEIVE_COUNT, SEQ, SOURCE, Session
 from veilmq.store.sqlite.settling import advance_time
@@ -125,7 +124,7 @@ class _Transaction(SqliteClaims):
         session, rows = self._session, [each.row for each in messages]
         advance_time(session, target)
         session.events.end_receipts(
-            queue.log, queue.partition, [row[SEQ] for row in rows if row[RECEIVE_COUNT]], fifo=queue.fifo
+            queue.log, queue.partition, [row[SEQ] for row in rows if row[RECEIVE_COUNT]], kind=queue.kind
         )
         settling.move(
             session, queue, target, rows, [(self.ids.next(), row[PROPERTIES], None, None, None) for row in rows]
@@ -146,7 +145,7 @@ class _Transaction(SqliteClaims):
     ) -> list[SentMessage]:
         session = self._session
         settling.end_leases(session, queue, [each.receipt(queue) for each in messages])
-        query = f"{KIND[queue.fifo]}_leased"
+        query = f"{queue.kind}_leased"
         old = [row for each in messages for row in session.rows(query, queue.partition, each.seq)]
         rows = [
             (*row[:PROPERTIES], message.properties, *row[PROPERTIES + 1 :])
@@ -204,7 +203,7 @@ class _Transaction(SqliteClaims):
         return self._stored(queue, _first(rows, queue.floor(session.now_ms), count, limits.INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
-        query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
+        query = SQL[f"{queue.kind}_stored"]
         parameters = [(queue.partition, seq, queue.delay_ms if queue.fifo else lane) for seq, lane in found]
         return [
             StoredMessage._make((*row, self._session.now_ms, ""))
@@ -248,9 +247,7 @@ class _Transaction(SqliteClaims):
                 found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
             parameters = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # later ones are not needed
         for values in parameters:
-            found += session.rows(
-                f"{KIND[queue.fifo]}_hidden", partition, *values, scanned_max, is_received, floor, count
-            )
+            found += session.rows(f"{queue.kind}_hidden", partition, *values, scanned_max, is_received, floor, count)
         return found
 
 

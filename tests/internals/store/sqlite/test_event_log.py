@@ -124,9 +124,9 @@ def test_the_event_of_a_cached_lease_is_the_same_as_of_a_read_one(
     read: list[int] = []
     find = event_log.EventLog.find
 
-    def counting(log: event_log.EventLog, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Any]:
+    def counting(log: event_log.EventLog, partition: int, seqs: Iterable[int], *, kind: str) -> list[Any]:
         read.extend(seqs := list(seqs))
-        return find(log, partition, seqs, fifo=fifo)
+        return find(log, partition, seqs, kind=kind)
 
     monkeypatch.setattr(event_log.EventLog, "find", counting)
     host.delete(*[each.receipt for each in received], queue=name)
