@@ -116,7 +116,9 @@ class Forked:
     def __enter__(self) -> "Forked":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: object, *_: object) -> None:
+        if failure is not None:  # a thread of communicate may still read a pipe, whose close would wait for it
+            self.kill()
         for pipe in (self.stdout, self.stderr, self.stdin):
             if pipe:
                 pipe.close()

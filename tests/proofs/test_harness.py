@@ -173,6 +173,13 @@ def test_a_signal_ends_one_fork_only(number: signal.Signals, status: int) -> Non
         assert second.wait(60) == -9
 
 
+def test_a_failed_test_ends_its_fork() -> None:
+    """Also while a thread reads its output."""
+    with pytest.raises(subprocess.TimeoutExpired), Forked([sys.executable, "-c", ENDLESS], stdout=PIPE) as process:
+        process.communicate(0)
+    assert process.returncode == -9
+
+
 STEADY = Tenth(memory_bytes=50e6, files=40, cycle_p50_ms=2, cycle_p99_ms=10, cycles=100, restarts=0)
 
 
