@@ -77,6 +77,21 @@ def test_groups_whose_leases_end_together_are_ordered_by_first_message(fifo: Hos
     assert bodies(receive(fifo)) == "a1 a2 b1"
 
 
+@pytest.mark.parametrize("sent", ["a1 b1 c1", "a1 a2 a3"])
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+def test_leases_that_end_one_after_another_are_counted(fifo: Host, sent: str, order: tuple[int, ...]) -> None:
+    fifo.send_to_groups(*sent.split())
+    received = receive(fifo, timeout_s=60)
+    for timeouts_s in (order[::-1], order):
+        for timeout_s, each in zip(timeouts_s, received, strict=True):
+            fifo.change(each.receipt, timeout_s)
+    counts = []
+    for _ in order:
+        fifo.advance(1_000)
+        counts.append(fifo.counts())
+    assert counts == [(1, 2, 0), (2, 1, 0), (3, 0, 0)]
+
+
 def test_a_group_whose_first_message_expired_is_ordered_by_its_next_one(fifo: Host) -> None:
     fifo.set_queue(retention_s=60)
     fifo.advance(1_000)  # the janitor has run before they expire

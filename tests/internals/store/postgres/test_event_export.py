@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from pyarrow import dataset, fs
 
-from tests.store.host import check_conservation, events_of, message, outcomes, plan
+from tests.store.host import QUEUE, check_conservation, events_of, message, outcomes, plan
 from tests.store.postgres_host import COUNT_ADVISORY_LOCKS, RESTLESS, PostgresHost, connected
 from veilmq.core.commands import (
     ChangeVisibility,
     Command,
     Delete,
+    DeleteQueue,
     Receive,
     ReceivedMessage,
     VisibilityChange,
@@ -26,7 +27,7 @@ from veilmq.core.errors import ShuttingDown
 from veilmq.core.receipts import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.store.port import execute
-from veilmq.store.postgres import queues
+from veilmq.store.postgres import background, queues
 from veilmq.store.postgres.engine import PostgresEngine
 
 OPTIONS = replace(RESTLESS, event_log="closed")
@@ -149,7 +150,11 @@ def test_late_delete_overtaken_by_a_receive_is_logged(host: PostgresHost, monkey
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
-def test_expired_receipts_are_deleted_with_their_queue(host: PostgresHost) -> None:
+@pytest.mark.parametrize("during_sweep", [False, True])
+def test_expired_receipts_are_deleted_with_their_queue(
+    host: PostgresHost, monkeypatch: pytest.MonkeyPatch, *, during_sweep: bool
+) -> None:
+    """Also if it is deleted while the janitor is at its purged partition."""
     host.send("a", "b")
     host.receive(2, timeout_s=1)
     host.advance(2_000)
@@ -159,7 +164,19 @@ def test_expired_receipts_are_deleted_with_their_queue(host: PostgresHost) -> No
     assert host.rows("expired_receipt") == 4
     host.send("c")
     host.receive_one()
-    host.drop()
+    if during_sweep:
+        host.advance(HOUR_MS)
+        delete = background._delete_expired
+
+        async def drop_first(*arguments: Any) -> None:
+            monkeypatch.undo()
+            await execute(host.engine, DeleteQueue(queue=QUEUE))
+            await delete(*arguments)
+
+        monkeypatch.setattr(background, "_delete_expired", drop_first)
+        host.sweep()
+    else:
+        host.drop()
     for _ in range(2):
         host.sweep()
     assert host.rows("expired_receipt") == 0

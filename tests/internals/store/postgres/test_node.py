@@ -168,6 +168,24 @@ def test_node_sees_deletes_of_another_node_within_a_second(fair_nodes: TwoNodes)
     assert fair_nodes.host.receive(1, timeout_s=3_600)[0].body == "m0", "a second that was long ago is not"
 
 
+def test_node_sees_a_noisy_group_drained_by_another_node(fair_nodes: TwoNodes) -> None:
+    """Within a second; messages of other groups are still visible."""
+    host = fair_nodes.host
+    send(host, NOISY, *(f"n{number}" for number in range(41)))
+    held = host.receive(40, timeout_s=3_600)
+    send(host, QUIET, "q")
+    (first,) = host.receive(1, timeout_s=3_600)
+    assert first.body == "q"
+    host.delete(*(each.receipt for each in held))
+    assert receive_at_other(fair_nodes) == ["n40"]
+    send(host, QUIET, "q1")
+    fair_nodes.advance(1_000)
+    assert host.bodies(1) == ["q1"]
+    send(host, NOISY, "n")
+    send(host, QUIET, "q2")
+    assert host.bodies(2) == ["n", "q2"]
+
+
 def test_messages_sent_by_another_node_are_received_at_once(fair_nodes: TwoNodes) -> None:
     fair_nodes.do_at_other(commands.Send(queue=QUEUE, messages=(message("a"),)))
     assert receive_at_other(fair_nodes) == ["a"]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +160,13 @@ def test_a_long_log_or_freed_pages_cause_one_checkpoint(tmp_path: Path) -> None:
     database.commit()
     due.append(database.checkpoint_due)
     assert due[1:] == [True, False]
+    with closing(apsw.Connection(str(tmp_path / DATABASE_NAME))) as reader:
+        reader.execute("BEGIN; SELECT count(*) FROM setting")
+        for size_bytes in (6 * MIB, 1):  # the second commit checkpoints the log, up to the reader
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO setting VALUES (?, ?)", (f"{size_bytes}", bytes(size_bytes)))
+            database.commit()
+        assert database.log_is_long
     connection.close()
 
 
