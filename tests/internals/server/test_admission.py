@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import need
-from tests.server.http_host import PATIENCE_S, Client, HttpHost, dial, held_bytes, wait_until
+from tests.server.http_host import LARGE, PATIENCE_S, Client, HttpHost, dial, held_bytes, wait_until
 from tests.server.keys import REGION, client, signed_action, written
 from veilmq.server.admission import HttpLimits, LoopQueues
 from veilmq.server.process import loop_factory
@@ -133,6 +133,20 @@ def test_a_body_that_waits_too_long_gets_503_with_retry_after() -> None:
             third.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x" * 1_500_000)
             assert third.read().status == 200
         assert set(host.call(host.budget.parts).values()) == {0}
+
+
+def test_a_waiting_body_begins_when_another_client_has_read_its_reply() -> None:
+    """Unread replies, though below their half of the budget, and verified bodies had left no room."""
+    with HttpHost(bytes_max=17_000_000) as host, host.client() as holder, host.client() as reader, host.client() as new:
+        holder.send(POST.replace(b"/", b"/hold", 1) + b"Content-Length: 4000000\r\n\r\n", b"x" * 4_000_000)
+        host.call(host.await_held().request.hold.verify)  # type: ignore[union-attr]
+        reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 262_144)
+        reader.send(GET.replace(b"/", b"/large", 1))
+        wait_until(lambda: host.call(lambda: host.budget.unread_replies) > len(LARGE))
+        new.send(POST + EXPECT + b"Content-Length: 6000000\r\n\r\n")
+        wait_until(lambda: host.call(lambda: bool(host.budget.waiting)))
+        assert reader.read().body == LARGE
+        assert new.read().status == 100
 
 
 def test_without_keys_addresses_share_the_budget() -> None:

@@ -233,9 +233,10 @@ def test_store_and_data_in_a_program_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "mysql://u:secret@h/q", "postgresql://", "here", "postgresql://u:secret@h/q,mysql://h", "a b"]
+    "url",
+    ["", "mysql://u:secret@h/q", "postgresql://", "here", "postgresql://u:secret@h/q,mysql://h", "a b", 7, ["a", 7]],
 )
-def test_an_invalid_database_url_is_refused_without_showing_its_password(url: str) -> None:
+def test_an_invalid_database_url_is_refused_without_showing_its_password(url: object) -> None:
     text = refusal(flags={"store": url})
     assert "must be a URL that begins with postgresql://, or several separated by commas" in text
     assert "secret" not in text
