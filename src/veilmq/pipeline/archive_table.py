@@ -269,11 +269,14 @@ class ArchiveTable:
 
     def _open(self, version: int | None = None) -> DeltaTable:
         try:
-            return DeltaTable(self.location, version=version)
+            table = DeltaTable(self.location, version=version)
         except TableNotFoundError as error:
             raise PipelineFailed(f"{self.location} has no archive; `veilmq pipeline archive` creates one.") from error
         except (OSError, DeltaError) as error:
             raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
+        if tuple(table.metadata().partition_columns) != PARTITION:
+            raise PipelineFailed(f"{self.location} is a Delta table that is no archive; name another folder.")
+        return table
 
     def _append(self, table: DeltaTable, transaction: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
         """Commit durably, because the messages are deleted from the queue next."""

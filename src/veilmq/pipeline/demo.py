@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.messages import Attribute
-from veilmq.core.settings import RoutingTable, SettingValue
+from veilmq.core.settings import QueueSettings, RoutingTable, SettingValue
 from veilmq.pipeline.archive import archive
 from veilmq.pipeline.cells import ENDED
 from veilmq.pipeline.demo_worker import ATTRIBUTE, KINDS, SIGMA, Done, work
@@ -142,10 +142,10 @@ class Demo:
     def learn(self, spark: SparkSession) -> tuple[tuple[Recommendation, ...], RoutingTable]:
         """Recommend a timeout for the queue and each kind of work, and compute the classes, from the event log."""
         settings = settings_of(self.client, [ONE_QUEUE])
-        found = tune(spark, events=self._events, state=self._state, options=self.options, settings=settings)
+        found = self._tune(spark, settings)
         table = route_table(
             spark,
-            state=self._state,
+            state=str(self.folder / "state"),
             queue=ONE_QUEUE,
             path=self.folder / "routing-table.json",
             classes=ClassOptions(attribute=ATTRIBUTE),
@@ -188,10 +188,10 @@ class Demo:
     def report(self, spark: SparkSession) -> Path:
         """Count the new receipts, and write the report; return its path."""
         settings = settings_of(self.client, self.client.list_queues())
-        tune(spark, events=self._events, state=self._state, options=self.options, settings=settings)
+        self._tune(spark, settings)
         return report(
             spark,
-            state=self._state,
+            state=str(self.folder / "state"),
             path=self.folder / "report.html",
             at_ms=time.time_ns() // 1_000_000,
             title="veilmq demo",
@@ -199,13 +199,9 @@ class Demo:
             settings=settings,
         )
 
-    @property
-    def _events(self) -> str:
-        return str(self.folder / "events" / "receipt_closed")
-
-    @property
-    def _state(self) -> str:
-        return str(self.folder / "state")
+    def _tune(self, spark: SparkSession, settings: Mapping[str, QueueSettings]) -> tuple[Recommendation, ...]:
+        events, state = self.folder / "events" / "receipt_closed", self.folder / "state"
+        return tune(spark, events=str(events), state=str(state), options=self.options, settings=settings)
 
     def _worked(
         self, intake: str, queues: tuple[str, ...], *, first: int, bar: Bar, arrived: Callable[[], int] | None = None

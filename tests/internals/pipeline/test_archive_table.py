@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable, Field
+from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
@@ -229,6 +229,14 @@ def test_an_earlier_version_can_be_read(table: ArchiveTable) -> None:
 def test_a_folder_without_a_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PipelineFailed, match="veilmq pipeline archive"):
         ArchiveTable(tmp_path).snapshot()
+
+
+def test_another_delta_table_is_refused_and_not_changed(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [1]}))
+    for use in (ArchiveTable(tmp_path).create, ArchiveTable(tmp_path).snapshot):
+        with pytest.raises(PipelineFailed, match="is a Delta table that is no archive"):
+            use()
+    assert DeltaTable(tmp_path).to_pyarrow_table().column_names == ["a"]
 
 
 def test_readers_skip_files_by_the_statistics_of_the_log(table: ArchiveTable) -> None:
