@@ -12,6 +12,7 @@ import pyspark
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tests.client.traffic import left, send, send_in_order
 from tests.conftest import EVERYTHING
@@ -343,6 +344,21 @@ def test_impossible_batch_read_is_reported(
     reader = spark.read.format("veilmq").options(**{"endpoint": server.endpoint, "queue": QUEUE, **options})
     with pytest.raises(PySparkException, match=text):
         reader.load().count()
+
+
+def test_other_columns_or_types_are_refused_before_messages_are_bound(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient
+) -> None:
+    send(client, QUEUE, 1)
+    reader = spark.read.format("veilmq").options(endpoint=server.endpoint, queue=QUEUE)
+    own = reader.load().schema
+    assert reader.schema(own).load().count() == 1
+    server.advance(HOUR_MS)
+    other = StructType([StructField(each.name, BinaryType() if each.name == "body" else each.dataType) for each in own])
+    for schema in ("body string", other):
+        with pytest.raises(PySparkException, match=r"remove .schema\(...\)"):
+            reader.schema(schema).load().count()
+    assert left(client, QUEUE) == (1, 0)
 
 
 @EVERYTHING

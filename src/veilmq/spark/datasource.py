@@ -109,12 +109,12 @@ class VeilmqDataSource(DataSource):
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> "SourceOptions":
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
     from veilmq.spark.options import OptionWrong, SourceOptions  # noqa: PLC0415
     from veilmq.wire.v1 import arrow  # noqa: PLC0415
 
-    if schema.names != arrow.SCHEMA.names:
-        raise OptionWrong(
-            "schema: the columns of the source are fixed; remove .schema(...), and select the columns that you need"
-        )
+    if schema.simpleString() != from_arrow_schema(arrow.SCHEMA).simpleString():
+        raise OptionWrong("schema: the columns and types are fixed; remove .schema(...), and select what you need")
     table_options: dict[str, str] = (schema.fields[0].metadata or {}).get("veilmq", {})
     return SourceOptions.of(table_options | {name.lower(): text for name, text in options.items()})
