@@ -6,7 +6,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.client.traffic import drained
@@ -111,7 +111,7 @@ def test_long_row_is_reported_and_nothing_is_sent(
 
 def test_bad_row_is_reported(spark: SparkSession, client: HttpQueueClient, server: RunningServer) -> None:
     frame = spark.range(0, 20, 1, 2).selectExpr("IF(id = 14, '', 'x') AS body")
-    with pytest.raises(PythonException, match=r"Row 5 of partition 1 cannot be sent: .*no body"):
+    with pytest.raises(PythonException, match=r"Row 5 of partition 1 cannot be sent: It has no body"):
         write(frame, server)
     assert client.show(OUT).visible == 0
 
@@ -167,6 +167,13 @@ def test_errors_are_raised_before_the_job_runs(spark: SparkSession, server: Runn
         write(frame, server)
     with pytest.raises(AnalysisException, match="batchSize = '0': must be 1 to 5,000"):
         write(frame.select("body"), server, batchSize="0")
+
+
+def test_error_of_a_task_is_raised_if_its_rows_cannot_be_dropped(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer
+) -> None:
+    with pytest.raises(PySparkException, match="queue does not exist"):
+        write(spark.range(1).selectExpr("'a' AS body"), server, "missing")
 
 
 # Streams.

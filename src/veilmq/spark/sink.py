@@ -11,7 +11,8 @@ write, or are left out and optionally stored in a table with their position.
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from veilmq.client.api import Publications
-from veilmq.client.messages import ClientError
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core import limits
 from veilmq.spark.options import FAIL, SKIP, Connection, OptionWrong, SinkOptions
 
@@ -119,7 +120,6 @@ def size_bytes(rows: Any, index: int) -> int:
 
 _log = logging.getLogger("veilmq.spark")
 
-
 _TOO_LONG = "MessageTooLong"
 
 
@@ -213,7 +213,7 @@ class PartitionWriter:
                 if index is None:
                     raise
                 self._bytes_max = error.fields.get("bytes_max") or self._bytes_max
-                refusal = "" if error.fields.get("why") == _TOO_LONG else error.message
+                refusal = "" if error.fields.get("why") == _TOO_LONG else error.message.partition(": ")[2]
                 rows, numbers = self._remove_rows(rows, numbers, [index], refusal)
             else:
                 self._parts += 1
@@ -368,5 +368,6 @@ def publish(options: SinkOptions, written: Sequence[Written]) -> None:
 
 
 def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
-    with client(options.connection) as queue:
+    """Drop the staged rows, if possible: an error here would replace that of the write."""
+    with suppress(ClientError, Unreachable), client(replace(options.connection, patience_s=0)) as queue:
         queue.abandon(writer, batch=batch)

@@ -43,18 +43,16 @@ def acknowledge(snapshot: str, **options: str) -> int:
 def release(snapshot: str, **options: str) -> int:
     """Return the messages of ``snapshot`` to the queue immediately; return their number."""
     read = SourceOptions.of({**options, "snapshot": snapshot})
-    with connect(read.connection) as claims:
+    with connect(read.connection) as claims, with_remedies():
         view = next((view for view in claims.sources() if view.source == snapshot), None)
         if view is None or not _messages(view):
             return 0
-        with with_remedies():
-            claims.release(snapshot, number=NUMBER)
+        claims.release(snapshot, number=NUMBER)
         return _messages(view)
 
 
 def _messages(view: SourceView) -> int:
-    claim = open_claims(view).get(NUMBER)
-    return 0 if claim is None else claim.messages
+    return sum(claim.messages for claim in open_claims(view).values())
 
 
 NUMBER = 1
