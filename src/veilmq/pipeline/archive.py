@@ -29,7 +29,7 @@ from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES
 from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveTable, compact, now_ms
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ArchiveOptions, ReplayOptions, Slice
-from veilmq.pipeline.session import PipelineFailed, Report, read_queue, reason_of, run_streams, start_stream
+from veilmq.pipeline.session import PipelineFailed, Report, reason_of, run_streams, start_stream
 from veilmq.spark.datasource import SCHEMA as MESSAGE
 from veilmq.wire.sqs.names import is_fifo
 
@@ -70,6 +70,9 @@ def archive(
     period_s = MINUTE_S * (options.compact_minutes or ARCHIVE_COMPACT_MINUTES.default) if has_work else math.inf
     due_s = time.monotonic() + period_s
 
+    def add(batch: DataFrame, query: str, number: int) -> None:
+        table.add(archived(batch), query, number)
+
     def maintain() -> None:
         nonlocal due_s
         if options.expire_days:
@@ -84,11 +87,7 @@ def archive(
     table.create()
     queries = {
         queue: start_stream(
-            archived(read_queue(spark, endpoint, queue, options)),
-            table.add,
-            name=f"archive of {queue}",
-            checkpoint=checkpoints / queue,
-            continuous=options.continuous,
+            spark, endpoint, queue, options, add, name=f"archive of {queue}", checkpoint=checkpoints / queue
         )
         for queue in queues
     }
@@ -199,7 +198,6 @@ class Replay:
 
         Raises ``PipelineFailed``, also if a run with another slice has the same name.
         """
-        queue = self.to
         try:
             plan = self._plan(spark)
             before = plan.published
@@ -208,9 +206,9 @@ class Replay:
                     break
                 self._send(spark, plan, number)
                 plan = self._written(msgspec.structs.replace(plan, published=number + 1))
-                report(queue, sum(plan.messages[: plan.published]))
+                report(self.to, sum(plan.messages[: plan.published]))
         except PySparkException as error:
-            raise PipelineFailed(f"{queue}: {reason_of(error)}") from error
+            raise PipelineFailed(f"{self.to}: {reason_of(error)}") from error
         return Replayed(messages=sum(plan.messages[: plan.published]), before=sum(plan.messages[:before]))
 
     def _plan(self, spark: SparkSession) -> Plan:

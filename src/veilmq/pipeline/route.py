@@ -30,7 +30,7 @@ from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ClassOptions, ForwardOptions, TuneOptions
-from veilmq.pipeline.session import PipelineFailed, Report, in_tasks, read_queue, run_streams, start_stream
+from veilmq.pipeline.session import PipelineFailed, Report, in_tasks, run_streams, start_stream
 from veilmq.pipeline.tune import DEFAULTS, current_counts, explore_s, options_for, plain_name
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish
@@ -118,8 +118,7 @@ def forward(
             pinned = own
         send_batch(sink, routed(rows, msgspec.json.decode(own, type=RoutingTable), fifo=fifo), query, number)
 
-    rows, name = read_queue(spark, endpoint, intake, options), f"route {intake}"
-    query = start_stream(rows, send, name=name, checkpoint=folder, continuous=options.continuous)
+    query = start_stream(spark, endpoint, intake, options, send, name=f"route {intake}", checkpoint=folder)
     return run_streams({intake: query}, report=report, stop=stop or threading.Event())[intake]
 
 

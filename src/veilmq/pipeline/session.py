@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -185,25 +186,17 @@ Report = Callable[[str, int], None]
 """Called with the name of a stream and the number of rows processed in this run."""
 
 
-def read_queue(spark: SparkSession, endpoint: str, queue: str, options: ReadOptions) -> DataFrame:
-    """Return ``queue`` as a stream."""
-    options_by_name: dict[str, str | bool | int | None] = {
-        "endpoint": endpoint,
-        "queue": queue,
-        "consumer": options.consumer,
-        "takeover": options.takeover,
-        "maxMessagesPerBatch": options.batch_messages,
-        "hold": options.hold_s,
-        "onLostClaim": options.on_lost_claim,
-    }
-    present = {name: value for name, value in options_by_name.items() if value is not None}
-    return spark.readStream.format("veilmq").options(**present).load()
-
-
 def start_stream(
-    rows: DataFrame, write: Callable[[DataFrame, str, int], object], *, name: str, checkpoint: Place, continuous: bool
+    spark: SparkSession,
+    endpoint: str,
+    queue: str,
+    options: ReadOptions,
+    write: Callable[[DataFrame, str, int], None],
+    *,
+    name: str,
+    checkpoint: Place,
 ) -> StreamingQuery:
-    """Process ``rows`` in batches until stopped; without ``continuous``, only the rows that are available now.
+    """Process ``queue`` in batches until stopped; without ``continuous``, only the messages that are available now.
 
     The driver calls ``write`` with the batch, the query's id and the batch's number. A repeated batch has the same two.
     """
@@ -215,19 +208,28 @@ def start_stream(
             if temporary.startswith("."):
                 offsets.files.delete_file(temporary)
 
-    query = ""
+    # A kill before that leaves a claim, which the id of the query names. Spark takes this id from the file.
+    metadata = checkpoint.read("metadata")
+    if metadata is None:
+        checkpoint.write("metadata", metadata := msgspec.json.encode({"id": str(uuid.uuid4())}))
+    query: str = msgspec.json.decode(metadata)["id"]
 
-    def write_batch(batch: DataFrame, number: int) -> None:
-        nonlocal query
-        if not query:
-            metadata = checkpoint.read("metadata")
-            assert metadata is not None, "Spark writes it before the first batch"
-            query = msgspec.json.decode(metadata)["id"]
-        write(batch, query, number)
-
-    writer = rows.writeStream.foreachBatch(write_batch).queryName(name)
+    options_by_name: dict[str, str | bool | int | None] = {
+        "endpoint": endpoint,
+        "queue": queue,
+        "stream": query,
+        "consumer": options.consumer,
+        "takeover": options.takeover,
+        "maxMessagesPerBatch": options.batch_messages,
+        "hold": options.hold_s,
+        "onLostClaim": options.on_lost_claim,
+    }
+    present = {name: value for name, value in options_by_name.items() if value is not None}
+    messages = spark.readStream.format("veilmq").options(**present).load()
+    writer = messages.writeStream.foreachBatch(lambda batch, number: write(batch, query, number)).queryName(name)
     writer = writer.option("checkpointLocation", checkpoint.location)
-    return (writer.trigger(processingTime="0 seconds") if continuous else writer.trigger(availableNow=True)).start()
+    trigger = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
+    return trigger.start()
 
 
 def in_tasks(rows: DataFrame, work: Callable[[int, Iterator[pa.RecordBatch]], T]) -> list[T]:

@@ -37,7 +37,6 @@ from veilmq.spark.retries import LOST, SourceFailed, with_remedies
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 HEARTBEATS_PER_LEASE = 3
 """Or per hold, if that is shorter."""
 SOURCE_ENDED = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
@@ -134,7 +133,7 @@ class ClaimsStreamReader(QueueStreamReader):
     def __init__(self, options: SourceOptions) -> None:
         """Open nothing: this also runs in planning processes and executors."""
         super().__init__(options)
-        self._name = str(uuid.uuid4())  # name of the source for a new checkpoint
+        self._name = options.stream or str(uuid.uuid4())  # name of the source for a new checkpoint
         self._unknown_source: str | None = None  # the source in the checkpoint, if the server has deleted it
         self._acknowledged = 0
         self._shards: dict[int, int] = {}  # by claim, of unacknowledged claims that this process has bound
@@ -164,6 +163,8 @@ class ClaimsStreamReader(QueueStreamReader):
         """
         if start.source == self._unknown_source:
             start = Offset(source=self._name)
+        if self._held is None and not start.source:
+            self._warn_of_others()
         held = self._hold(start.source or self._name)
         view = held.renew()
         self._ready = view.ready
@@ -176,27 +177,26 @@ class ClaimsStreamReader(QueueStreamReader):
                     "messages of the last batch that were not deleted are delivered again."
                 )
             held.stop()
-            self._held, self._unknown_source = None, held.name
+            self._held, self._unknown_source, self._name = None, held.name, str(uuid.uuid4())
             self._hold(self._name)
             return Offset(source=self._name)
         numbers = range(start.first or 0, start.number + 1)
         lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
         if lost:
             messages = sum(claim.messages for claim in lost)
-            loss = f"{messages:,} messages of the claims {[claim.number for claim in lost]} are in the sink, and back"
+            numbered = f"{messages:,} messages of the claims {[claim.number for claim in lost]}"
+            loss = f"{numbered} are in the sink, and back in the queue unless purged: they are delivered twice"
             if not skips:
                 raise SourceFailed(
-                    "The stream was down for longer than its hold, or an operator released its claims. "
-                    f"{loss} in the queue: they will be delivered twice. Restart with onLostClaim=skip."
+                    "The stream was down for longer than its hold, or an operator released its claims, or purged them. "
+                    f"{loss}. Restart with onLostClaim=skip."
                 )
-            _log.warning("%s in the queue: they are delivered twice.", loss)
+            _log.warning("%s.", loss)
         return start
 
     def _hold(self, name: str) -> HeldSource:
         options = self._options
         if self._held is None:
-            if name == self._name:
-                self._warn_of_others()
             self._held = HeldSource.open(name, options, hold_s=options.hold_s or limits.CLAIM_HOLD_S.default)
             self._acknowledged = self._held.view.acknowledged
             if self._budget is not None and options.takeover:
@@ -206,14 +206,13 @@ class ClaimsStreamReader(QueueStreamReader):
 
     def _warn_of_others(self) -> None:
         """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
-        options = self._options
-        with connect(options.connection) as claims:
+        with connect(self._options.connection) as claims:
             views = claims.sources()
         for view in views:
             held = sum(claim.messages for claim in open_claims(view).values())
-            if view.source != self._name and view.consumer == options.consumer != "" and view.alive and not held:
-                other = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
-                _log.warning("%s: give each query its own consumer.", other)
+            if view.source != self._name and view.consumer == self._options.consumer != "" and view.alive and not held:
+                remedy = "which ends now: give each query its own consumer"
+                _log.warning("The consumer %s has another stream, %s, %s.", view.consumer, view.source, remedy)
             elif view.source != self._name and held and not view.alive:
                 action = "they return to the queue when its hold ends, or at once with `veilmq claims close`"
                 _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)

@@ -74,7 +74,6 @@ class Offset:
 
 INITIAL = Offset()
 
-
 IDLE_S = 5.0
 """Time for Spark to write the first two entries of its logs."""
 

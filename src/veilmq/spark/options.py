@@ -232,7 +232,7 @@ SKIP = "skip"
 EMPTY = "empty"
 
 SNAPSHOT_HOLD_S = 600
-SNAPSHOT_CHARACTERS_MAX = 128
+NAME_CHARACTERS_MAX = 128
 SQS_MESSAGES_MAX = 5_000
 
 
@@ -271,6 +271,13 @@ class SourceOptions:
         whole(limits.SQS_RECEIVE_WAIT_S),
         "Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
         default=limits.SQS_RECEIVE_WAIT_S.maximum,
+    )
+    stream: str | None = option(
+        "stream",
+        name_of(NAME_CHARACTERS_MAX),
+        "Name of the stream of a new checkpoint; a query that was killed before its first offset was stored uses its "
+        "claim again. Each checkpoint needs another name.",
+        shown="unique for each start",
     )
     consumer: str = option(
         "consumer",
@@ -311,7 +318,7 @@ class SourceOptions:
     )
     snapshot: str | None = option(
         "snapshot",
-        name_of(SNAPSHOT_CHARACTERS_MAX),
+        name_of(NAME_CHARACTERS_MAX),
         "Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
         shown="unique for each `load`",
     )
@@ -324,7 +331,6 @@ class SourceOptions:
 
 
 SOURCE_OPTIONS = (*CONNECTION_OPTIONS, *options_of(SourceOptions))
-
 
 TABLE = "table="
 

@@ -15,7 +15,6 @@ from veilmq.client.transport import HttpReply, SigningKey, Transport, client_err
 
 _log = logging.getLogger("veilmq.spark")
 
-
 PAUSE_S_MAX = 2.0
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("veilmq.spark")
 
-
 THREADS = 8
 RENEWALS_PER_TIMEOUT = 3
 BATCH_BYTES_MAX = 64 * 1_048_576

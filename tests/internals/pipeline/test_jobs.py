@@ -139,6 +139,24 @@ def test_archive_and_replay(
     assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
 
 
+def test_a_job_killed_before_its_first_offset_continues(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first claim is bound, but not logged: the first file of the log is deleted."""
+    client.create_queue("orders")
+    send_in_order(client, "orders", [NewMessage(body="o")])
+    options = ArchiveOptions(table=str(tmp_path))
+    monkeypatch.setattr(ArchiveTable, "add", Mock(side_effect=ValueError("on purpose")))
+    with pytest.raises(PipelineFailed, match="on purpose"):
+        archive(spark, server.endpoint, ("orders",), options)
+    monkeypatch.undo()
+    for file in (tmp_path / "_checkpoints" / "orders" / "offsets").iterdir():
+        file.unlink()
+    assert left(client, "orders") == (0, 1)
+    assert archive(spark, server.endpoint, ("orders",), options).messages == {"orders": 1}
+    assert left(client, "orders") == (0, 0)
+
+
 def test_messages_expire_without_compaction(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,8 +316,15 @@ def test_an_interrupted_batch_keeps_its_table_and_later_ones_use_the_new_table(
     client.set("short", {"message_bytes_max": 1_024})
     send_in_order(client, "intake", [NewMessage(body="a" * 2_000, attributes={"Type": text("a")})])
     options = ForwardOptions(checkpoint=str(tmp_path / "at"))
+    write = Place.write
+
+    def write_no_table(place: Place, path: str, content: bytes) -> None:
+        if path == PINNED:
+            raise OSError("no space")
+        write(place, path, content)
+
     with monkeypatch.context() as patched:
-        patched.setattr(Place, "write", Mock(side_effect=OSError("no space")))
+        patched.setattr(Place, "write", write_no_table)
         with pytest.raises(PipelineFailed, match="no space"):
             forward(spark, server.endpoint, "intake", TABLE, options)
     with pytest.raises(PipelineFailed, match="too long"):
