@@ -1,5 +1,6 @@
 """The API of the admin port over real sockets: routes, authentication, permissions and the audit log."""
 
+import gzip
 import json
 import re
 import socket
@@ -176,6 +177,14 @@ def test_a_form_cannot_name_another_action_than_the_path(server: RunningServer, 
     assert "__type" in urllib3.request("POST", listing, body=body, headers=form).json()
     assert url in urllib3.request("POST", listing, body="{}", headers=form).json()["QueueUrls"]
     assert changes(audit_log, "DeleteQueue") == []
+
+
+def test_a_compressed_body_is_refused(server: RunningServer) -> None:
+    headers = {"Content-Encoding": "gzip", "Authorization": basic(*KEY)}
+    for path in ("sqs/ListQueues", "queues/-/q/set"):
+        url = f"{server.admin_endpoint}/api/{path}"
+        reply = urllib3.request("POST", url, body=gzip.compress(b"{}"), headers=headers)
+        assert (reply.status, b"send the body uncompressed" in reply.data) == (415, True)
 
 
 def test_a_session_of_the_console_needs_its_csrf_token_for_changes(server: RunningServer) -> None:
