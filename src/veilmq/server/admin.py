@@ -36,7 +36,7 @@ from veilmq.server.admin_api import AdminContext, CallerUnknown
 from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_metrics, exposition, queue_metrics
 from veilmq.server.origin import AdminGuard
-from veilmq.server.process import Shutdown, Tls, accept_options, is_loopback
+from veilmq.server.process import CLOSING_S_MAX, Shutdown, Tls, accept_options, is_loopback
 from veilmq.store.port import Metric, SurveyQueues, counter, execute, gauge
 
 HEAD_BYTES_MAX = 16_384
@@ -90,6 +90,13 @@ class AdminConnection(H11Protocol):
             super().send_400_response(msg)
         else:
             self.transport.close()
+
+    def shutdown(self) -> None:
+        """Close the connection after the request in progress, or soon if its body does not arrive."""
+        super().shutdown()
+        cycle: Any = self.cycle
+        if cycle is not None and cycle.more_body:
+            self.loop.call_later(CLOSING_S_MAX, lambda: self.abort() if cycle.more_body else None)
 
     def abort(self) -> None:
         self.transport.abort()

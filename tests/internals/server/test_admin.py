@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 import urllib3
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -231,7 +231,9 @@ class Site:
     async def _page(self, request: Request) -> Response:
         self.requested.set()
         if self.answer is None:
-            await asyncio.Event().wait()
+            with suppress(ClientDisconnect):
+                await request.body()
+                await asyncio.Event().wait()
         return Response(self.answer)
 
 
@@ -386,6 +388,15 @@ async def test_shutdown_is_bounded_by_its_grace_time(site: Site, grace_s: float,
     site.shutdown.request()
     if grace_s == HOUR_S:
         asyncio.get_running_loop().call_later(0.1, site.shutdown.request)
+
+
+@served(answer=None, request_s_max=HOUR_S)
+async def test_shutdown_waits_only_shortly_for_the_rest_of_a_body(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "CLOSING_S_MAX", 0.1)
+    _, writer = await site.connect()
+    writer.write(GET[:-2] + b"Content-Length: 5\r\n\r\nab")
+    await site.requested.wait()
+    site.shutdown.request()
 
 
 # From where the console can be used: this machine, TLS, a listed proxy; and the errors otherwise.

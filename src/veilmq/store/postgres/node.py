@@ -36,14 +36,7 @@ from veilmq.core.receipts import ReceiptCodec
 from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
-from veilmq.store.postgres.database import (
-    COLLISIONS,
-    COLLISIONS_MAX,
-    Database,
-    DatabaseClock,
-    PostgresOptions,
-    Worker,
-)
+from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions, Worker
 from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, Queue, retention_ms, sql
 from veilmq.store.postgres.wakeups import Watches
 
