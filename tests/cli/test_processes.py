@@ -26,7 +26,7 @@ from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer, SystemClock
 
 Process = Forked | subprocess.Popen[str]
-SERVER_EXTRA = ["apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
+SERVER_EXTRA = ["apsw", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
 PLAIN = """
 import sys
 sys.modules.update(dict.fromkeys({blocked}))

@@ -27,7 +27,7 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST_BYTES_MAX = 1 << 18
 IMPORTED = (
-    *("apsw", "asyncpg", "filelock", "httptools", "prometheus_client", "starlette.applications", "uvicorn", "uvloop"),
+    *("apsw", "asyncpg", "httptools", "prometheus_client", "starlette.applications", "uvicorn", "uvloop"),
     *("uvicorn.protocols.http.h11_impl", "veilmq.cli.app", "veilmq.client", "veilmq.consumer", "veilmq.server.app"),
     *("veilmq.console.app", "veilmq.store.sqlite", "veilmq.store.postgres", "veilmq.consumer.forwarding"),
 )

@@ -51,7 +51,7 @@ _UNDECODED = re.compile("[\ud800-\udfff]")  # surrogates represent bytes that th
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NEGATED = "Unknown option: --no-"
 _EXTRAS = {
-    "server": ("apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
+    "server": ("apsw", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
     "spark": ("deltalake", "grpc", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"),
     "reload": ("watchfiles",),
 }

@@ -21,7 +21,7 @@ from veilmq.store.copying import CopyRefused, Progress, copy
 from veilmq.store.port import Store, StoreError, execute
 from veilmq.store.sqlite import SqliteStore, conversion
 from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
-from veilmq.store.sqlite.database import EngineOptions, FolderError, FolderLock, database_of
+from veilmq.store.sqlite.database import EngineOptions, FolderError, database_of, locked
 from veilmq.store.urls import split_urls, without_passwords
 
 
@@ -146,7 +146,7 @@ async def copy_store(source: str, target: str, *, clock: SystemClock, progress: 
                 return int(await _postgres().copy_tables(*databases, progress=progress))
             folder = Path(source)
             database_of(folder, "--from")
-            stack.enter_context(FolderLock(folder))
+            stack.enter_context(locked(folder))
             return int(back_up(folder, Path(target), progress=progress)["messages"])
     except (FolderError, VeilmqError) as error:
         raise CopyRefused(str(error)) from error

@@ -25,7 +25,7 @@ from veilmq.store.copying import CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
 from veilmq.store.sqlite.copying import FolderTarget, receives_of, slices
-from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock, sync
+from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, locked, sync
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.fifo import AttemptedMessage, store_attempt
 from veilmq.store.sqlite.session import Row
@@ -59,7 +59,7 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
     ``progress`` is called with the number of converted messages and their total. Raises ``FolderError``, and leaves the
     old database unchanged, if the folder is in use, has another format, or lacks disk space.
     """
-    with FolderLock(folder):
+    with locked(folder):
         if (folder / SET_ASIDE).exists():
             raise FolderError(
                 f"{folder} has {OLD_NAME} and {SET_ASIDE}, and no file is overwritten: move the latter away."

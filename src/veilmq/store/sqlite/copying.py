@@ -26,7 +26,7 @@ from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.port import Finding, Report
 from veilmq.store.sqlite import database, fifo
-from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError, FolderLock
+from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import ENTRY, Row, Session
 from veilmq.store.sqlite.standard import to_runs
@@ -239,7 +239,7 @@ class FolderSource(Source):
     def opened(cls, folder: Path, *, clock: SystemClock) -> Iterator["FolderSource"]:
         """Lock and open the folder."""
         database.database_of(folder, "--from")
-        with FolderLock(folder), closing(database.open_connection(folder, EngineOptions())) as connection:
+        with database.locked(folder), closing(database.open_connection(folder, EngineOptions())) as connection:
             yield cls(connection, clock)
 
     def __init__(self, connection: apsw.Connection, clock: SystemClock) -> None:

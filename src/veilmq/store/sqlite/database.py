@@ -18,13 +18,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from os.path import samestat
 from pathlib import Path
 
 import apsw
-from filelock import FileLock, Timeout
 
 from veilmq.core import limits
 from veilmq.store.clock import stopwatch_s
@@ -139,34 +138,31 @@ class FolderError(StoreError):
     """The data folder cannot be used; the text gives the reason and the remedy."""
 
 
-class FolderLock(AbstractContextManager["FolderLock"]):
-    """The exclusive lock on a data folder, held until its context ends."""
-
-    def __init__(self, folder: Path) -> None:
-        """Create the folder if missing and lock it; raises ``FolderError`` if another process has locked it."""
-        self._lock = FileLock(folder / _LOCK_NAME, timeout=0)
-        self._owner = folder / "veilmq.pid"
-        what = "made"
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Create the folder if missing, and lock it; raises ``FolderError`` if another process has locked it."""
+    owner, pid, what = folder / "veilmq.pid", "unknown", "made"
+    with ExitStack() as opened:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             what = "written"
-            self._lock.acquire()
-        except Timeout:
-            pid = "unknown"
+            lock = opened.enter_context((folder / _LOCK_NAME).open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             with suppress(OSError):
-                pid = self._owner.read_text(encoding="ascii").strip()
+                pid = owner.read_text(encoding="ascii").strip()
             raise FolderError(
                 f"The data folder {folder} is in use by process {pid}: stop it, or choose another folder with --data."
             ) from None
         except OSError as error:
             raise FolderError(f"The data folder {folder} cannot be {what}: {error.strerror}.") from error
         with suppress(OSError):  # only informative, and the disk may be full
-            self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self._owner.unlink()
-        self._lock.release()
+            owner.write_text(f"{os.getpid()}\n", encoding="ascii")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                owner.unlink()
 
 
 def is_in_use(folder: Path) -> bool:

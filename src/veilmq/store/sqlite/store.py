@@ -34,7 +34,7 @@ from veilmq.store.cold import STEPS, Scheduler, Sweep
 from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Metric, Store, execute, gauge
 from veilmq.store.sqlite import database
 from veilmq.store.sqlite.batch import Batch, Entry
-from veilmq.store.sqlite.database import Database, EngineOptions, FolderLock
+from veilmq.store.sqlite.database import Database, EngineOptions
 from veilmq.store.sqlite.session import Session
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class SqliteStore(Store):
         self._mark_alone = False  # write the next mark even if its batch changes nothing
         with ExitStack() as resources, database.usable(folder):
             if folder is not None:
-                resources.enter_context(FolderLock(folder))
+                resources.enter_context(database.locked(folder))
             connection = database.open_connection(folder, options)
             resources.callback(connection.close)  # checkpoints the log
             self._database = Database(connection, folder, options=options)

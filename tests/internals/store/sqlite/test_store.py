@@ -33,7 +33,7 @@ from veilmq.store.sqlite.database import (
     Database,
     EngineOptions,
     FolderError,
-    FolderLock,
+    locked,
     open_connection,
 )
 from veilmq.store.sqlite.store import Committer
@@ -90,19 +90,20 @@ def test_a_newer_older_or_foreign_database_is_refused_unchanged(tmp_path: Path, 
 
 def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path: Path) -> None:
     script = (
-        f"import sys; from pathlib import Path; from {database_module.__name__} import FolderLock\n"
-        "lock = FolderLock(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
+        f"import sys; from pathlib import Path; from {database_module.__name__} import locked\n"
+        "with locked(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(FolderError, match=rf"in use by process {other.pid}: stop it, or choose another folder"):
-            FolderLock(tmp_path)
+        expected = rf"in use by process {other.pid}: stop it, or choose another folder"
+        with pytest.raises(FolderError, match=expected), locked(tmp_path):
+            pass
         other.kill()
         other.wait(timeout=10)
-    with FolderLock(tmp_path):
+    with locked(tmp_path):
         pass
 
 
@@ -110,14 +111,14 @@ def test_a_folder_is_unlocked_even_if_its_pid_file_cannot_be_removed(tmp_path: P
     """On a disk that became read-only, the server must report the store's own failure."""
     (tmp_path / "veilmq.pid").mkdir()
     for _ in range(2):
-        with pytest.raises(OSError, match="the disk"), FolderLock(tmp_path):
+        with pytest.raises(OSError, match="the disk"), locked(tmp_path):
             raise OSError("the disk")
 
 
 def test_the_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(FolderError, match="cannot be made"):
-        FolderLock(tmp_path / "file" / "data")
+    with pytest.raises(FolderError, match="cannot be made"), locked(tmp_path / "file" / "data"):
+        pass
 
 
 def test_every_pragma_applies(tmp_path: Path) -> None:
