@@ -4,12 +4,10 @@ An interrupted copy, or one that breaks an invariant, leaves nothing that looks 
 """
 
 import os
-import re
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from importlib.resources import files
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +22,7 @@ from veilmq.core.messages import group_hash
 from veilmq.store import copying
 from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
+from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, Report
 from veilmq.store.sqlite import database, fifo
 from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError
@@ -32,7 +31,6 @@ from veilmq.store.sqlite.session import ENTRY, Row, Session
 from veilmq.store.sqlite.standard import to_runs
 from veilmq.store.transaction import SEQ_SHIFT
 
-_CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 _PAGES_PER_STEP = 1_000
 _STORE_FILES = ("veilmq.", DATABASE_NAME)  # the lock, the process, the database with its log
 _UNFINISHED = ".new"
@@ -97,13 +95,14 @@ def _opened(path: Path, state: dict[str, tuple[int, int]], *, in_use: bool) -> I
 
 
 def _examine(connection: apsw.Connection) -> Report:
-    views, *checks = _CHECK.split(files(__package__).joinpath("doctor.sql").read_text(encoding="utf-8"))
-    list(connection.execute(views))
+    checks = load(__package__, "doctor.sql")
+    list(connection.execute(checks.pop("views")))
     problems = "; ".join([str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]).removeprefix("ok")
     findings = [Finding(check="the database file is sound", ok=not problems, detail=problems)]
-    for check, query in zip(checks[::2], checks[1::2], strict=True):
-        counting = f"WITH found (broken) AS ({query.strip().rstrip(';')}) SELECT count(*), min(broken) FROM found"
-        ((count, example),) = connection.execute(counting)
+    for check, query in checks.items():
+        ((count, example),) = connection.execute(
+            f"WITH found (broken) AS ({query}) SELECT count(*), min(broken) FROM found"
+        )
         detail = f"{count} rows break this, the first at {example}" if count else ""
         findings.append(Finding(check=check, ok=not count, detail=detail))
     page_bytes = connection.pragma("page_size")
