@@ -20,7 +20,7 @@ import msgspec
 
 from veilmq.core import claims, errors, limits
 from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, QueueCounts
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.transaction import NEVER_MS, QueueRow, Row, Transaction, changes, snapshot
@@ -81,13 +81,6 @@ class BindResult(NamedTuple):
     expires: bool = False  # expired messages, which are deleted in slices, may hide more
 
 
-class Backlog(NamedTuple):
-    """The number of visible messages of a queue, and when the oldest message was sent."""
-
-    visible: int
-    oldest_sent_at_ms: int | None
-
-
 class ClaimTransaction(Transaction, Protocol):
     """A transaction with the operations of claims on messages; it notifies waiters of messages that become visible."""
 
@@ -108,10 +101,9 @@ class ClaimTransaction(Transaction, Protocol):
         Messages that are expired or in a retired partition are deleted. ``queue`` is ``None`` if it was deleted.
         """
 
-    async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> Backlog:
-        """Count the visible messages; ``allow_cached`` permits an older count if counting is slow."""
-        now = await self.counts(queue)
-        return Backlog(now.visible, now.oldest_sent_at_ms)
+    async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> QueueCounts:
+        """Count the messages; ``allow_cached`` permits an older count if counting is slow."""
+        return await self.counts(queue)
 
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return when the next message becomes visible, ``None`` if none will without a command."""
@@ -195,7 +187,7 @@ class _Source:
             raise (errors.ClaimReleased if is_released else errors.ClaimLost)(number)
         return found
 
-    def view(self, backlog: Backlog) -> SourceView:
+    def view(self, backlog: QueueCounts) -> SourceView:
         lease_until_ms = self.beat_at_ms + self.lease_ms
         claims = [each._asdict() for each in self.claims.values() if each.number > self.acknowledged]
         return SourceView(

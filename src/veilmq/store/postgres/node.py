@@ -28,12 +28,11 @@ from operator import itemgetter
 from random import getrandbits
 from typing import Any, TypeVar
 
-from veilmq.core.commands import Clock, Command
+from veilmq.core.commands import Clock, Command, QueueCounts
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.messages import Fairness, IdSource, Lease, NewMessage, group_hash
 from veilmq.core.receipts import ReceiptCodec
-from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions, Worker
@@ -404,8 +403,8 @@ class Node:
         database.on_lost = self.low_water.clear
         self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
         self.workers: dict[type[Command], Worker] = {}  # by the command that does one slice
-        # Slow counts of visible messages, and until when they are reused.
-        self.backlogs: PartitionCache[tuple[float, Backlog]] = PartitionCache(lambda: (0.0, Backlog(0, None)))
+        # Slow counts for claims, and until when they are reused.
+        self.backlogs: PartitionCache[tuple[float, QueueCounts | None]] = PartitionCache(lambda: (0.0, None))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task of this node."""

@@ -24,7 +24,7 @@ from veilmq.core.errors import InternalError
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import claims
-from veilmq.store.claims import Backlog, BindRequest, BindResult, BoundClaim
+from veilmq.store.claims import BindRequest, BindResult, BoundClaim
 from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.named_queries import load
 from veilmq.store.postgres import background, queues
@@ -347,11 +347,11 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.notify(queue.name)
         return done >= rows_max
 
-    async def backlog(self, queue: Queue, *, allow_cached: bool) -> Backlog:
+    async def backlog(self, queue: Queue, *, allow_cached: bool) -> QueueCounts:
         """With ``allow_cached``, reuse a slow count for fifty times the duration of the count."""
         began_s = get_running_loop().time()
         until_s, known = self.node.backlogs[queue.partition]
-        if allow_cached and began_s < until_s:
+        if allow_cached and known is not None and began_s < until_s:
             return known
         counted = await super().backlog(cast(QueueRow, queue), allow_cached=allow_cached)
         cost_s = get_running_loop().time() - began_s

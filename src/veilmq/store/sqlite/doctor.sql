@@ -1,8 +1,6 @@
 -- The invariants of the store, each as a query for rows that break it. Of a retired partition, only what the janitor needs to
 -- find its messages is checked.
-
 -- name: views
-
 -- The place in its queue of each unclaimed message; grp and visible_at are those of its row.
 CREATE TEMP VIEW placed AS
 SELECT partition, seq, lane, grp, visible_at, receive_count, epoch, received_at, first_received_at FROM visibility
