@@ -239,7 +239,7 @@ def _declarations(settings: ServerSettings) -> "Declarations | None":
 def _check_audit_log(settings: ServerSettings) -> None:
     try:
         if settings.audit_log is not None:
-            os.close(os.open(settings.audit_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+            os.close(os.open(settings.audit_log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600))
     except OSError as error:
         problem = f"cannot be written: {error.strerror}; name another file"
         raise SettingError("audit_log", value=settings.audit_log, problem=problem) from None

@@ -269,7 +269,7 @@ class Dispatcher:
                 caller_context = with_trace_header(caller_context, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller_context)
         except protocol.refused as error:
-            if request.headers.get(b"content-encoding") in _CODINGS:
+            if request.headers.get(b"content-encoding", b"").lower() in _CODINGS:
                 self._refuse(request, _COMPRESSED, started_s)
             else:
                 exchange.reply(protocol.refuse(error, context.base_url))
@@ -348,7 +348,7 @@ class Dispatcher:
         self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        if refusal is _UNKNOWN_PROTOCOL and request.headers.get(b"content-encoding") in _CODINGS:
+        if refusal is _UNKNOWN_PROTOCOL and request.headers.get(b"content-encoding", b"").lower() in _CODINGS:
             refusal = _COMPRESSED  # a form without a readable action
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
         rendered = render_refusal(refusal, request.target, request.headers, self._base_url(request.headers))
