@@ -8,7 +8,7 @@ from socket import SO_RCVBUF, SOL_SOCKET
 
 import pytest
 
-from tests.server.http_host import HASTY, PATIENCE_S, SMALL, UVLOOP, Client, HttpHost, Limits, wait_until
+from tests.server.http_host import HASTY, LARGE, PATIENCE_S, SMALL, UVLOOP, Client, HttpHost, Limits, wait_until
 from veilmq.core import limits
 
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -330,6 +330,22 @@ def test_a_body_of_the_maximum_size_is_accepted() -> None:
 
 
 # Slow, idle and closed connections.
+
+
+def test_a_connection_that_ends_behind_a_large_reply_is_closed_once(
+    host: HttpHost, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last request runs when all of that reply is sent; asyncio logged an error if it closed the connection."""
+    before = host.handled
+    kept = b"GET /kept HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    client.send(HOLD + b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n" + kept)
+    held = host.await_held()
+    wait_until(lambda: host.handled == before + 3)
+    host.release(held, b"first")
+    assert [len(client.read().body) for _ in range(3)] == [len(b"first"), len(LARGE), len(b"kept")]
+    assert client.at_end()
+    host.call(list)  # the loop has run the callbacks of the closed connection
+    assert caplog.messages == []
 
 
 UNFINISHED = pytest.mark.parametrize("sent", [

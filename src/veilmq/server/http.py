@@ -198,7 +198,7 @@ class Http1Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._count_unsent(0)
         self._update_flow()
-        self.run_next_in_turn()
+        self._connections.loop_queues.soon(self.run_next_in_turn)  # later: asyncio closes twice if this call does
 
     def reply_ready(self) -> None:
         """Write the replies that are ready, in the order of their requests."""
