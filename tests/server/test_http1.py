@@ -1,5 +1,6 @@
 """HTTP/1.1 over real sockets: requests, the order of replies, errors, timeouts and closed connections."""
 
+import errno
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -367,6 +368,22 @@ def test_an_unfinished_request_times_out(sent: bytes) -> None:
         assert reply.status == 408
         assert "0.2 seconds" in reply.body.decode()
         assert client.at_end()
+
+
+def test_a_reset_during_a_refusal_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may arrive between the reply and the end of the stream, of which asyncio then raises an error."""
+
+    def fail(transport: object) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.write_eof", fail)
+    with HttpHost(Limits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:
+        client.send(HEAD)
+        assert client.read().status == 408
+        assert client.at_end()
+    assert caplog.messages == []
 
 
 def test_each_request_has_the_whole_timeout() -> None:

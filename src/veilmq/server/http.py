@@ -19,6 +19,7 @@ that do not read replies. So requests touch no timer.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from email.utils import formatdate
 from ipaddress import ip_address
 from time import time
@@ -475,7 +476,8 @@ class Http1Connection(asyncio.Protocol):
         self._awaits_close_since_s = self._connections.time_s()
         self._connections.inspect_at(self._awaits_close_since_s + self._limits.linger_s_max)
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # asyncio raises it if the client has just reset the connection
+                self._transport.write_eof()
 
     def _update_flow(self) -> None:
         """Pause or resume reading, and handle pipelined requests if possible."""

@@ -28,14 +28,7 @@ from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEve
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import NOTHING_HELD_BACK, Metric, Store, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.database import (
-    UNREACHABLE,
-    Database,
-    PostgresOptions,
-    Worker,
-    failure_of,
-    sentence,
-)
+from veilmq.store.postgres.database import UNREACHABLE, Database, PostgresOptions, Worker, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, store_errors
 from veilmq.store.postgres.engine import PostgresEngine, queue_name_of
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, store_batch
