@@ -33,7 +33,7 @@ class Protocol(NamedTuple):
     that the client used. ``refuse`` encodes such errors, the ``SqsError`` of checks that all protocols share, and
     errors of core. ``encode`` makes the reply from a plan and its result; it may be called more than once. ``labels``
     has the names of actions in metrics; ``permissions``, by label, the action that policies check if its name differs.
-    ``mark`` is a header that all clients of the protocol send, if there is one.
+    ``mark`` is a header that foreign pages cannot send, and that clients of the protocol send always or if they sign.
     """
 
     recognises: Callable[[Request], bool]
@@ -90,6 +90,7 @@ def _query(recognises: Callable[[Request], bool], reply_format: sqs_query.ReplyF
         encode=_responded,
         refuse=lambda error, _: sqs_query.encode_error(error, reply_format),
         methods=frozenset({b"GET", b"POST"}),
+        mark=b"x-amz-date",
     )
 
 
@@ -139,7 +140,6 @@ PROTOCOLS = (
     ),
     SQS_QUERY,
 )
-"""All protocols, in the order in which they are tried."""
 
 
 def protocol_of(request: Request) -> Protocol | None:

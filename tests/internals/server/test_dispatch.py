@@ -149,11 +149,16 @@ def test_an_address_entered_by_the_user_is_answered(server: RunningServer) -> No
     assert send(server, method="GET", path=QUERY, body="", User_Agent="curl/8.5.0", Host="queues.example")[0] == 200
 
 
-def test_an_smq_client_may_look_like_a_browser_at_our_own_address(server: RunningServer) -> None:
-    """Clients that use fetch do: foreign pages cannot send the header of SMQ."""
+def test_a_client_may_look_like_a_browser_at_our_own_address(server: RunningServer) -> None:
+    """Clients that use fetch do: foreign pages cannot send the header of SMQ, or the date of a signature."""
     fetch = {"Accept_Language": "*", "Sec_Fetch_Mode": "cors", "User_Agent": "node"}
-    own = {"x_mns_version": "2015-06-06"}
-    for method, path, status in (("PUT", "/queues/f", 201), ("GET", "/queues/f", 200), ("DELETE", "/queues/f", 204)):
+    smq, signed = {"x_mns_version": "2015-06-06"}, {"X_Amz_Date": "20261128T000000Z"}
+    for own, method, path, status in (
+        (smq, "PUT", "/queues/f", 201),
+        (smq, "GET", "/queues/f", 200),
+        (signed, "GET", "/?Action=GetQueueUrl&QueueName=f", 200),
+        (smq, "DELETE", "/queues/f", 204),
+    ):
         assert send(server, method=method, path=path, body="", **fetch)[0] == 403
         for foreign in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec_Fetch_Site": "same-site"}):
             assert send(server, method=method, path=path, body="", **fetch, **own, **foreign)[0] == 403
