@@ -111,10 +111,9 @@ WITH empty AS MATERIALIZED (
     SELECT due.group_key FROM mq.part, unnest(priorities) AS of_part (lane), LATERAL (
         SELECT group_key FROM mq.fair_turn WHERE qp = $1 AND priority = of_part.lane AND at <= mq.now_ms() ORDER BY at LIMIT $2
     ) AS due
-    WHERE part.qp = $1 AND of_part.lane > 100
-        AND NOT EXISTS ( -- one by one
-            SELECT FROM mq.msg WHERE msg.qp = $1 AND msg.priority = of_part.lane AND msg.group_key = due.group_key OFFSET 0
-        )
+    WHERE part.qp = $1 AND NOT EXISTS ( -- one by one
+        SELECT FROM mq.msg WHERE msg.qp = $1 AND msg.priority = of_part.lane AND msg.group_key = due.group_key OFFSET 0
+    )
 ), settled AS MATERIALIZED (
     SELECT mq.fair_settle($1, array_agg(group_key)) FROM empty HAVING count(*) > 0
 )
@@ -134,7 +133,7 @@ WITH deleted AS (
 ), throttle AS (
     DELETE FROM mq.throttle WHERE qp = $1 AND EXISTS (SELECT FROM deleted)
 )
-DELETE FROM mq.in_flight WHERE qp = $1 AND EXISTS (SELECT FROM deleted)
+DELETE FROM mq.in_flight WHERE qp = $1
 
 -- name: end_outboxes
 -- The outboxes of deleted queues.
