@@ -522,9 +522,13 @@ def test_a_claim_whose_messages_were_all_evicted_stays_bound(sliced: Host, count
     assert acknowledge(sliced, 1) == claims.Acknowledged(acknowledged=1, lost=[])
 
 
-def fill(host: Host, kind: str, count: int) -> None:
-    host.create(fifo=kind == "fifo")
-    names = [str(number) for number in range(count)]
-    host.put(*(message(name, group=None if kind in {"fresh", "returned"} else name, dedup_id=name) for name in names))
-    if kind == "returned":
-        host.receive(count, timeout_s=0)
+@pytest.mark.parametrize("fifo", [False, True])
+def test_messages_of_an_acknowledged_claim_are_not_counted_until_they_are_deleted(sliced: Host, *, fifo: bool) -> None:
+    sliced.create(fifo=fifo)
+    names = [str(number) for number in range(100)]
+    sliced.put(*(message(name, group=name if fifo else None, dedup_id=name) for name in names))
+    open_source(sliced)
+    claim_whole(sliced)
+    assert sliced.counts() == (0, 100, 0)
+    acknowledge(sliced, 1)
+    assert sliced.counts() == (0, 0, 0)

@@ -92,6 +92,15 @@ def test_leases_that_end_one_after_another_are_counted(fifo: Host, sent: str, or
     assert counts == [(1, 2, 0), (2, 1, 0), (3, 0, 0)]
 
 
+@pytest.mark.differs_on_postgres("skips any number of delayed messages")
+def test_a_message_behind_many_delayed_ones_of_its_group_is_not_due(fifo: Host) -> None:
+    """Else a long poll would receive again and again."""
+    fifo.put(*(message(f"a{number}", group="a", dedup_id=f"{number}", delay_s=60) for number in range(120)))
+    fifo.send_to_groups("a_last")
+    assert not receive(fifo)
+    assert fifo.due_ms() == fifo.clock.now_ms() + 60_000
+
+
 def test_a_group_whose_first_message_expired_is_ordered_by_its_next_one(fifo: Host) -> None:
     fifo.set_queue(retention_s=60)
     fifo.advance(1_000)  # the janitor has run before they expire

@@ -247,6 +247,9 @@ def test_one_message_is_inspected_by_its_id(host: Host, *, fifo: bool) -> None:
     assert bodies(host, id=bytes(16)) == []
 
 
+OTHER = "000000000000/other"
+
+
 def leases(host: Host, **narrowed: Any) -> list[SeenLease]:
     found: list[SeenLease] = host.do(InspectLeases(queue=QUEUE, **narrowed))
     return found
@@ -345,18 +348,18 @@ def test_leases_may_include_given_messages_until_they_are_deleted(host: Host, *,
     assert leases(host, also=also) == []
 
 
-def test_leases_never_include_expired_messages(host: Host) -> None:
-    host.create(retention_s=60)
+@for_each_kind
+def test_leases_never_include_expired_messages_or_those_of_another_queue(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo, retention_s=60)
     send_for_ids(host, "a")
     host.receive(1, timeout_s=900)
     (shown,) = leases(host)
+    host.create(OTHER, fifo=fifo)
+    assert host.do(InspectLeases(queue=OTHER, also=(shown.position,))) == []
     host.advance(59_999)
     assert leases(host, also=(shown.position,)) == [shown]
     host.advance(1)
     assert leases(host, also=(shown.position, 1 << 50)) == []
-
-
-OTHER = "000000000000/other"
 
 
 def totals(host: Host, queue: str = QUEUE) -> tuple[int, int, int, int]:

@@ -11,6 +11,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import ShardsHost, hosting_shards, set_clock
 from tests.store.test_dead_letters import DEAD, dead_letter, dead_letter_in_order, pair
 from tests.store.test_dead_letters import take as take_in_turn
+from veilmq.core.commands import Peek
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.store.postgres.database import POLL_MS
@@ -188,9 +189,13 @@ def test_groups_keep_their_order_after_crashes(shard_urls: list[str]) -> None:
         pair(host, receives_max=1, fifo=True)
         dead_letter_in_order(host, "a1", "b1", "a2")
         stop_relays(host)
-        dead_letter_in_order(host, "a3", "b2", "a4")
+        dead_letter_in_order(host, "a3", "b2")
+        host.advance(1_000)
+        dead_letter_in_order(host, "a4")
         host.run(host.end_connections())
         restart_relays(host)
+        relayed = {each.body: each for each in host.do(Peek(queue=DEAD, count=5)).messages}
+        assert relayed["a4"].first_received_at_ms == relayed["a3"].first_received_at_ms + 1_000
         dead_letter_in_order(host, "a5")
         got = take_in_turn(host, DEAD)
         assert [body for body in got if body[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
