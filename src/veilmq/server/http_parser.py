@@ -159,7 +159,11 @@ class Layout:
         self.names, self.values_of = list(values), _slicer(list(values.values()))
         self.method, self.target, self.end = head[tokens[0]], tokens[1], len(head)
         self.target_varies = 1 in varying
-        self.credential_varies = self.target_varies or any(b"Credential=" in head[each] for each in variable)
+        # The credential is what follows the first "Credential=", up to a comma: all until there is constant, or it varies.
+        value = values.get(b"authorization", _NOWHERE)
+        start, _, _ = head[value].partition(b",")
+        stop = value.start + len(start) if b"Credential=" in start else value.stop
+        self.credential_varies = self.target_varies or any(value.start <= each.start < stop for each in variable)
         self.length_at = values.get(b"content-length", _NOWHERE)
         self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
         self.is_traced = TRACE in values
@@ -183,7 +187,7 @@ _PLAIN = re.compile(
 _FIELD = re.compile(rb"\r\n([^:]++): ([^\r]++)")
 _TOKEN = re.compile(rb"[!-~]++")
 _VISIBLE = bytes([byte if 0x21 <= byte < 0x7F else byte ^ 0x80 for byte in range(256)])  # others are changed
-_NOWHERE = slice(0)
+_NOWHERE = slice(0, 0)
 _is_target = re.compile(_TARGET).fullmatch
 LAYOUTS_MAX, _SAMPLES_MAX = 128, 128
 _FREQUENT_BYTES_MAX, _NAMES_MAX = 4_096, 32

@@ -78,6 +78,30 @@ def test_a_parked_poll_does_not_keep_its_segment(tmp_path: Path) -> None:
         assert not [each for each in gc.get_objects() if type(each) is tuple and each and isinstance(each[0], Layout)]
 
 
+@pytest.mark.parametrize("credentials", [
+    pytest.param([b"Credential=111111111111/", b"Credential=222222222222/"], id="token"),
+    pytest.param([b"Credential=111111111111/", b"Xredential=111111111111/"], id="no-credential"),
+    pytest.param([b"Credential= 111111111111/", b"Credential= 222222222222/"], id="after-a-blank"),
+    pytest.param([b"SignedHeaders=h, Credential=111111111111/", b"SignedHeaders=h, Credential=222222222222/"], id="last"),
+])  # fmt: skip
+def test_heads_of_one_layout_may_name_different_accounts(credentials: list[bytes]) -> None:
+    """However a stranger's heads hide the credential."""
+
+    def create(credential: bytes) -> bytes:
+        value = b"AWS4-HMAC-SHA256 " + credential + b"20261128/us-east-1/sqs/aws4_request, Signature=0"
+        head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-amz-json-1.0\r\nAuthorization: " + value
+        action = b"\r\nX-Amz-Target: AmazonSQS.CreateQueue\r\nContent-Length: 17\r\n\r\n"
+        connection.sendall(head + action + b'{"QueueName":"q"}')
+        return connection.recv(65_536).rpartition(b"\r\n")[2]
+
+    with RunningServer(regions="by-request") as server, dial(server.endpoint) as connection:
+        queues = [create(each) for each in credentials]
+        assert queues[0] != queues[1]
+        for _ in range(SEEN_BEFORE_LAYOUT):
+            assert [create(each) for each in credentials] == queues
+        assert [create(each) for each in reversed(credentials)] == queues[::-1]
+
+
 # The Query protocol.
 
 QUERY = "/?Action=ListQueues"
