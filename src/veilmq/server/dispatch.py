@@ -211,7 +211,7 @@ class Dispatcher:
             and route.protocol is not SMQ
         ):
             context = named_contexts.of(context, authorization, request.target)
-        if is_json and head is not None and not head[0].credential_varies:
+        if is_json and head is not None and (named_contexts is None or not head[0].credential_varies):
             head[0].decision = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)
 
