@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -88,7 +87,6 @@ LONG_BODY = Refusal(413, "The body has more than {} bytes; send less in one requ
 STOPPING = Refusal(503, "The server is stopping, and the rest of the request did not arrive; send it again.")
 SLOW = Refusal(408, "The request did not arrive within {:g} seconds; send it again at once.")
 
-
 _NO_CONTENT = HTTPStatus.NO_CONTENT.value
 """A reply with this status has neither a body nor a Content-Length (RFC 9110, section 8.6)."""
 
@@ -144,7 +142,7 @@ class Layout:
 
     __slots__ = (
         "constants", "constants_of", "credential_varies", "decision", "end", "is_traced", "length", "length_at",
-        "method", "names", "next", "target", "target_varies", "values_of", "varying_of",
+        "method", "names", "target", "target_varies", "values_of", "varying_of",
     )  # fmt: skip
 
     def __init__(self, head: bytes, varying: set[int]) -> None:
@@ -159,7 +157,7 @@ class Layout:
         self.names, self.values_of = list(values), _slicer(list(values.values()))
         self.method, self.target, self.end = head[tokens[0]], tokens[1], len(head)
         self.target_varies = 1 in varying
-        # The credential is what follows the first "Credential=", up to a comma: all until there is constant, or it varies.
+        # The credential is what follows the first "Credential=", up to a comma: no token up to there may vary.
         value = values.get(b"authorization", _NOWHERE)
         start, _, _ = head[value].partition(b",")
         stop = value.start + len(start) if b"Credential=" in start else value.stop
@@ -167,7 +165,6 @@ class Layout:
         self.length_at = values.get(b"content-length", _NOWHERE)
         self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
         self.is_traced = TRACE in values
-        self.next = self  # what followed the last such head on its connection
         self.decision: Any = None  # what the handler has decided for all such heads
 
 
@@ -186,79 +183,79 @@ _PLAIN = re.compile(
 )
 _FIELD = re.compile(rb"\r\n([^:]++): ([^\r]++)")
 _TOKEN = re.compile(rb"[!-~]++")
+_MASK = bytes([0x78 if 0x21 <= byte < 0x7F else byte for byte in range(256)])
 _VISIBLE = bytes([byte if 0x21 <= byte < 0x7F else byte ^ 0x80 for byte in range(256)])  # others are changed
 _NOWHERE = slice(0, 0)
 _is_target = re.compile(_TARGET).fullmatch
-LAYOUTS_MAX, _SAMPLES_MAX = 128, 128
-_FREQUENT_BYTES_MAX, _NAMES_MAX = 4_096, 32
-"""A longer head, or one with more headers, gets no layout, as that and its sample would take too much memory."""
+LENGTHS_MAX, SAME_LENGTH_MAX, SAMPLES_MAX = 128, 8, 512
+_FREQUENT_BYTES_MAX, _NAMES_MAX, _TOKENS_MAX = 4_096, 32, 64
+"""A longer head, or one with more headers or tokens, gets no layout, as it would take too much memory and time."""
 _SIMILAR_BYTES = 64
 """How much shorter the next head of a connection may be to be found quickly."""
-SEEN_BEFORE_LAYOUT = 8
-"""How often llhttp parses a head before it gets a layout; tokens that are not the same each time vary."""
+_SAMPLED_OF, _SAMPLES = 13, 4
+"""Of so many unmatched heads one is sampled, as that takes longer than llhttp; so many samples make a layout."""
+SEEN_BEFORE_LAYOUT = _SAMPLED_OF * _SAMPLES
 
 
 @dataclass(slots=True)
 class Sample:
-    """A head that no layout matched: its tokens, and which of them were not the same later."""
+    """The tokens of a head that no layout matched, and which of them were not the same later."""
 
     tokens: list[bytes]
     seen: int = 0
     varying: set[int] = field(default_factory=set)
+    layout: Layout | None = None
 
 
 class Layouts:
     """The known layouts, shared by the connections of an event loop."""
 
-    __slots__ = ("_by_end", "_head_bytes_max", "_headers_max", "_samples", "body_bytes_max", "count", "first")
+    __slots__ = ("_by_length", "_head_bytes_max", "_headers_max", "_samples", "_unmatched", "body_bytes_max", "first")
 
     def __init__(self, limits: HttpLimits) -> None:
         self._headers_max = min(limits.headers_max, _NAMES_MAX)
         self._head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max, _FREQUENT_BYTES_MAX)
         self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
         self.first = Layout(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", set())  # of a new connection
-        self.count = 0
-        self._by_end: dict[int, list[Layout]] = {}
+        self._unmatched = 0
+        self._by_length: dict[int, list[Layout]] = {}
         self._samples: dict[tuple[Any, ...], Sample] = {}
 
     def find(self, segment: bytes, last: Layout) -> Layout | None:
-        """Return the layout whose constants ``segment`` begins with; ``last`` is that of the connection's last head."""
-        end = -1
+        """Return the layout whose constants ``segment`` begins with; ``last`` is one of the same connection."""
+        length = 0
         for start in (max(0, last.end - _SIMILAR_BYTES), 0):
-            end = segment.find(_HEAD_END, start, self._head_bytes_max)
-            for layout in self._by_end.get(end + len(_HEAD_END), ()):
-                if layout.constants_of(segment) == layout.constants:
+            length = segment.find(_HEAD_END, start, self._head_bytes_max) + len(_HEAD_END)
+            for layout in self._by_length.get(length, ()):
+                if segment.startswith(layout.constants[0]) and layout.constants_of(segment) == layout.constants:
                     return layout
-        if end >= 0:
-            self._add(segment[: end + len(_HEAD_END)])
+        self._unmatched += 1
+        if self._unmatched % _SAMPLED_OF == 0 and length >= len(_HEAD_END):
+            self._sample(segment[:length])
         return None
 
-    def _add(self, head: bytes) -> None:
-        """Count ``head``, and add its layout if it is frequent and plain."""
-        lines = head[: -len(_HEAD_END)].split(b"\r\n", self._headers_max + 1)
-        fields = {line.partition(b":")[0].lower(): line for line in lines[1:]}
-        if len(fields) < len(lines) - 1 or len(fields) > self._headers_max:
+    def _sample(self, head: bytes) -> None:
+        """Compare ``head`` with those like it, and add its layout if it is frequent and plain."""
+        lines, tokens = head[: -len(_HEAD_END)].split(b"\r\n")[1:], head.split()
+        names = [line.partition(b":")[0] for line in lines]
+        fields = dict(zip([name.lower() for name in names], lines, strict=True))
+        if len(names) > min(len(fields), self._headers_max) or len(tokens) > _TOKENS_MAX or b"host" not in fields:
             return
-        words = [line.split() for line in lines]
-        # Equal in both heads: version, method, names, lengths of tokens, and some headers.
-        shape = [(*each[:1], *map(len, each)) for each in words]
-        key = tuple(chain(words[0][2:], *shape, map(fields.get, _CONSTANT)))
-        tokens = list(chain.from_iterable(words))
-        sample = self._samples.get(key)
-        if sample is None:
-            if len(self._samples) >= _SAMPLES_MAX:
-                self._samples.clear()
-            sample = self._samples[key] = Sample(tokens)
+        # Equal in all of them: method, version, names, the places of tokens, and some headers.
+        key = (*tokens[:3:2], *names, head.translate(_MASK), *map(fields.get, _CONSTANT))
+        if key not in self._samples and len(self._samples) >= SAMPLES_MAX:
+            del self._samples[next(iter(self._samples))]
+        sample = self._samples.setdefault(key, Sample(tokens))
         sample.seen += 1
         sample.varying.update([number for number, token in enumerate(tokens) if token != sample.tokens[number]])
-        if sample.seen % SEEN_BEFORE_LAYOUT or b"host" not in fields or not _SPECIAL.isdisjoint(fields):
+        if sample.seen % _SAMPLES or not _SPECIAL.isdisjoint(fields) or not _PLAIN.fullmatch(head):
             return
-        if _PLAIN.fullmatch(head):
-            if self.count >= LAYOUTS_MAX:
-                self.count = 0
-                self._by_end.clear()
-            self.count += 1
-            self._by_end.setdefault(len(head), []).insert(0, Layout(head, sample.varying))
+        # The new layout matches what the former one of the sample does, and more.
+        others = [each for each in self._by_length.pop(len(head), []) if each is not sample.layout]
+        if len(self._by_length) >= LENGTHS_MAX:
+            del self._by_length[next(iter(self._by_length))]
+        sample.layout = Layout(head, sample.varying)
+        self._by_length[len(head)] = [sample.layout, *others[: SAME_LENGTH_MAX - 1]]
 
 
 class Request(msgspec.Struct, eq=False):
@@ -341,7 +338,6 @@ def share_by_address(head: Request) -> Share:
 Handler = Callable[[Request], Pending | None]
 """Replies with ``respond``, now or later; returns a ``Pending`` until then, if the request can be withdrawn."""
 
-
 ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
 """Headers that decide something: two of them would contradict each other."""
 
@@ -349,7 +345,6 @@ _AUTHORITY = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*+/?")
 _HEAD_END = b"\r\n\r\n"
 _CHUNK_FRAME_BYTES_MAX = 20
 """The length of a chunk in hexadecimal digits, and two line ends."""
-
 
 _DIGITS_MAX = 20
 """Of a length: llhttp refuses larger numbers, but accepts any number of leading zeros, which ``int`` may refuse."""
@@ -360,9 +355,9 @@ class RequestReader:
 
     __slots__ = (
         "_admitted", "_body_left", "_chunks", "_complete", "_connection", "_fields", "_framing_bytes", "_head_began",
-        "_head_bytes", "_headers", "_hold_read", "_layout", "_layouts", "_length", "_limits", "_parser", "_pieces",
-        "_refuse", "_repeated", "_spooled", "_stopped", "_target", "between_requests", "continue_due", "feed", "hold",
-        "on_body", "on_message_begin", "on_url", "plain",
+        "_head_bytes", "_headers", "_hold_read", "_last", "_last_but_one", "_layouts", "_length", "_limits", "_parser",
+        "_pieces", "_refuse", "_repeated", "_spooled", "_stopped", "_target", "between_requests", "continue_due",
+        "feed", "hold", "on_body", "on_message_begin", "on_url", "plain",
     )  # fmt: skip
 
     def __init__(
@@ -389,7 +384,8 @@ class RequestReader:
         # A flag, false inside a request; a list, so that llhttp can call its ``clear`` without a Python frame.
         self.between_requests: list[bool] = [True]
         self._layouts = layouts
-        self._layout = layouts.first  # of the last plain request
+        # The layouts of the last two requests that matched one: consumers receive and delete in turn.
+        self._last = self._last_but_one = layouts.first
         self.plain: Request | None = None  # a plain request whose body is being read
         self._body_left = 0  # of the plain request
         self._parser: Any = None  # until a request is not plain
@@ -408,14 +404,14 @@ class RequestReader:
         self._reset()
 
     def _parse_head(self, segment: bytes) -> None:
-        layout = self._layout.next
+        layout = self._last_but_one
         if layout.constants_of(segment) != layout.constants:
             found = self._layouts.find(segment, layout)
             if found is None:
                 self._parse_with_llhttp(segment)
                 return
-            self._layout.next = layout = found
-        self._layout = layout
+            layout = found
+        self._last_but_one, self._last = self._last, layout
         length, end, target = layout.length, layout.end, segment[layout.target]
         if length is None:
             digits = segment[layout.length_at]

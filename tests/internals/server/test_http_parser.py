@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from tests.internals.server.scripted_engine import NullConnection
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
-from veilmq.server.http_parser import LAYOUTS_MAX, SEEN_BEFORE_LAYOUT, Layouts, Refusal, Request, RequestReader
+from veilmq.server.http_parser import (
+    LENGTHS_MAX,
+    SAME_LENGTH_MAX,
+    SAMPLES_MAX,
+    SEEN_BEFORE_LAYOUT,
+    Layout,
+    Layouts,
+    Refusal,
+    Request,
+    RequestReader,
+)
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
@@ -50,6 +60,13 @@ def sibling(request: bytes) -> bytes:
     return _VALUE.sub(other, head) + end + body
 
 
+def learn(layouts: Layouts, *heads: bytes) -> Layout | None:
+    """Find each head so often that they are frequent; return the layout of the last one."""
+    for head in heads * SEEN_BEFORE_LAYOUT:
+        layouts.find(head, layouts.first)
+    return layouts.find(heads[-1], layouts.first)
+
+
 class Reading(NullConnection):
     """A reader with its results; the heads of ``known`` requests are frequent, so they have layouts."""
 
@@ -61,8 +78,7 @@ class Reading(NullConnection):
         limits = HttpLimits(head_bytes_max=head_bytes_max, headers_max=5, target_bytes_max=90, body_bytes_max=100)
         layouts = Layouts(limits)
         for request in known:
-            for varied in [request, sibling(request)] * SEEN_BEFORE_LAYOUT:
-                layouts.find(varied, layouts.first)
+            learn(layouts, request, sibling(request))
         self.reader = RequestReader(
             connection=self,
             limits=limits,
@@ -188,35 +204,44 @@ def test_only_plain_requests_get_a_layout() -> None:
     """However often the others come."""
     layouts = Layouts(HttpLimits())
     for request in REQUESTS:
-        for varied in [request, sibling(request)] * SEEN_BEFORE_LAYOUT:
-            layouts.find(varied, layouts.first)
+        learn(layouts, request, sibling(request))
     assert [at for at, request in enumerate(REQUESTS) if layouts.find(request, layouts.first) is not None] == PLAIN
     assert [at for at in PLAIN if layouts.find(sibling(REQUESTS[at]), layouts.first) is None] == []
 
 
-def test_new_layouts_displace_old_ones() -> None:
+def known(layouts: Layouts) -> list[Layout]:
+    return [layout for same_length in layouts._by_length.values() for layout in same_length]
+
+
+@pytest.mark.parametrize(("lengths", "same_length"), [(2 * LENGTHS_MAX, 1), (1, 2 * SAME_LENGTH_MAX)])
+def test_new_layouts_displace_old_ones(lengths: int, same_length: int) -> None:
+    """Of other lengths or of the same one; a layout that more heads match displaces only that of fewer."""
     layouts = Layouts(HttpLimits())
-    heads = [b"GET / HTTP/1.1\r\nHost: h\r\nX-%d: x\r\n\r\n" % number for number in range(2 * LAYOUTS_MAX)]
-    for head in [*heads, heads[0]]:
+    head = b"GET / HTTP/1.1\r\nHost: h%02d\r\nX: %b\r\nY: %b\r\n\r\n"
+    heads = [(number, b"x" * length) for length in range(1, lengths + 1) for number in range(same_length)]
+    for number, x in [*heads, heads[0]]:
         for _ in range(SEEN_BEFORE_LAYOUT):
-            assert layouts.find(head, layouts.first) is None
-        assert layouts.find(head, layouts.first) is not None
-        assert layouts.count <= LAYOUTS_MAX
+            assert layouts.find(head % (number, x, b"1"), layouts.first) is None
+        count = len(known(layouts))
+        assert learn(layouts, head % (number, x, b"1"), head % (number, x, b"2")) is not None
+        assert len(known(layouts)) == count <= LENGTHS_MAX * SAME_LENGTH_MAX
+    assert len(known(layouts)) == max(LENGTHS_MAX if lengths > 1 else 0, SAME_LENGTH_MAX if same_length > 1 else 0)
 
 
-@pytest.mark.parametrize(("other", "counted"), [
-    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", 1, id="a-value-no-layout-reads"),
-    pytest.param(HEAD.replace(b": a", b": " + b"a" * 5_000), 0, id="long"),
-    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\n%b\r\n" % (b"X: x\r\n" * 40), 0, id="many-headers"),
+@pytest.mark.parametrize(("other", "sampled"), [
+    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nX%06d: x\r\nConnection: close\r\n\r\n", True, id="not-plain"),
+    pytest.param(HEAD.replace(b": a", b": " + b"a" * 5_000 + b"%d"), False, id="long"),
+    pytest.param(HEAD.replace(b": a", b": %d" + b" a" * 60), False, id="many-tokens"),
+    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nA: %d\r\n" + b"X: x\r\n" * 40 + b"\r\n", False, id="many-headers"),
 ])  # fmt: skip
-def test_heads_without_a_layout_displace_none_and_use_little_memory(other: bytes, counted: int) -> None:
+def test_heads_without_a_layout_displace_none_and_use_little_memory(other: bytes, sampled: bool) -> None:
     """Such as those of a health check that closes its connection, and long ones of strangers."""
     layouts = Layouts(HttpLimits())
-    for head in [HEAD] * SEEN_BEFORE_LAYOUT + [other] * (LAYOUTS_MAX + 1) * SEEN_BEFORE_LAYOUT:
-        layouts.find(head, layouts.first)
-    assert layouts.count == 1
-    assert layouts.find(other, layouts.first) is None
-    assert len(layouts._samples) == 1 + counted
+    learn(layouts, HEAD)
+    for number in range(SAMPLES_MAX + 1):
+        assert learn(layouts, other % number) is None
+    assert len(known(layouts)) == 1
+    assert len(layouts._samples) == (SAMPLES_MAX if sampled else 1)
     assert layouts.find(HEAD, layouts.first) is not None
 
 
@@ -244,8 +269,7 @@ def test_a_name_does_not_vary() -> None:
     head = b"POST / HTTP/1.1\r\nHost: h\r\nX: a bb\r\nY: cc\r\n\r\n"
     other = b"POST / HTTP/1.1\r\nHost: h\r\nX: a\r\nY: bb cc\r\n\r\n"
     layouts = Layouts(HttpLimits())
-    for each in [other, head] * 2 * SEEN_BEFORE_LAYOUT:
-        layouts.find(each, layouts.first)
+    learn(layouts, *[other, head] * 2)
     assert layouts.find(head.replace(b"bb", b"dd"), layouts.first) is None
     assert layouts.find(head.replace(b"Y:", b"Z:"), layouts.first) is None
     found = layouts.find(head, layouts.first)
@@ -301,13 +325,3 @@ def test_padded_lengths_are_read(length: bytes, step: int) -> None:
     for at in range(0, len(request), step):
         reading.feed(request[at : at + step])
     assert [(each.target, each.body) for each in reading.read] == [(b"/", b"first"), (b"/next", b"")]
-
-
-@pytest.mark.parametrize("blanks", [19, 25])
-def test_a_head_with_a_padded_length_is_plain_in_one_segment(blanks: int) -> None:
-    body = b"twelve bytes"
-    head = HEAD.replace(b": 5", b": 12" + b" " * blanks)
-    reading = Reading(head_bytes_max=20_000, known=[head])
-    reading.feed(head + body)
-    assert [(each.body, each.keep_alive) for each in reading.read] == [(body, True)]
-    assert not reading.refused
