@@ -22,7 +22,7 @@ from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, GROUP, LANE, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
-from veilmq.store.sqlite.settling import add_messages, advance_time, dead_letter, dead_letter_sink, update_groups
+from veilmq.store.sqlite.settling import add_messages, dead_letter, dead_letter_sink, update_groups
 from veilmq.store.sqlite.standard import GENERATION_BITS
 from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT
 
@@ -50,7 +50,6 @@ class SqliteClaims(ClaimTransaction):
         self._session = session
 
     async def bind(self, queue: Any, claim: BoundClaim, request: BindRequest) -> BindResult:
-        advance_time(self._session, queue)
         return _Binding(self._session, queue, claim, request).bind()
 
     async def read_claim(
@@ -68,7 +67,6 @@ class SqliteClaims(ClaimTransaction):
     async def evict(self, queue: Any, claim: BoundClaim, seq: int, target: Any) -> None:
         """Move a message of the claim to ``target``: return it, then dead-letter it."""
         session, partition = self._session, queue.partition
-        advance_time(session, queue)
         ((last, first, *what, shard),) = session.rows("claimed_at", partition, seq)
         session.run("delete_claimed", partition, last)
         pieces = [(partition, end, start) for start, end in ((first, seq - 1), (seq + 1, last)) if start <= end]
@@ -84,8 +82,6 @@ class SqliteClaims(ClaimTransaction):
         session = self._session
         if queue is not None and queue.partition != claim.partition:
             queue = None  # the claim's partition is retired
-        if queue is not None:
-            advance_time(session, queue)
         partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
         is_delete = queue is None or claim.state == claims.ACKNOWLEDGED
         floor = SEQ_MAX if queue is None or is_delete else queue.floor(session.now_ms)

@@ -66,7 +66,11 @@ class _Transaction(SqliteClaims):
         return at_ms + self._session.ahead_ms
 
     async def find(self, name: str, lock: Lock | None = None) -> Queue | None:
-        return self._session.find(name)
+        """See ``Transaction``; the totals of the queue are up to date from then on."""
+        queue = self._session.find(name)
+        if queue is not None:
+            advance_time(self._session, queue)
+        return queue
 
     async def counts(self, queue: Queue) -> QueueCounts:
         return settling.counts(self._session, queue)
@@ -76,7 +80,6 @@ class _Transaction(SqliteClaims):
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """Change the settings; messages that the old retention ended are below the queue's floor from now on."""
-        advance_time(self._session, queue)
         queue.floor_seq = queue.floor(self._session.now_ms)
         self._session.mark_dirty(queue)
         self._session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
@@ -96,7 +99,6 @@ class _Transaction(SqliteClaims):
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, results = self._session, [None]
-        advance_time(session, queue)
         send = commands.Send(queue=queue.name, messages=tuple(messages), options=InternalSendOptions(ids=tuple(ids)))
         (fifo.send if queue.fifo else standard.send)(session, queue, [(0, send)], results)
         sent: Any = results[0]
@@ -108,7 +110,6 @@ class _Transaction(SqliteClaims):
     async def select_visible(self, queue: Queue, count: int) -> tuple[list[VisibleMessage], bool]:
         """Select none while expired messages are being deleted."""
         session = self._session
-        advance_time(session, queue)
         if session.now_ms >= queue.expires_at_ms:
             return [], True
         requests = [standard.ReceiveRequest(0, commands.Receive(queue=queue.name, count=count))]
@@ -122,7 +123,6 @@ class _Transaction(SqliteClaims):
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         session, rows = self._session, [each.row for each in messages]
-        advance_time(session, target)
         session.events.end_receipts(
             queue.log, queue.partition, [row[SEQ] for row in rows if row[RECEIVE_COUNT]], kind=queue.kind
         )
@@ -173,7 +173,6 @@ class _Transaction(SqliteClaims):
     async def inspect(
         self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        advance_time(self._session, queue)
         self._session.flush()
         found = self._unclaimed(queue, state, count, passed_max)
         if queue.claims and state in (None, MessageState.IN_FLIGHT):
@@ -186,13 +185,11 @@ class _Transaction(SqliteClaims):
         return [each for each in self._at(queue, seqs) if each.receive_count > 0]
 
     def _at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
-        advance_time(self._session, queue)
         self._session.flush()
         return self._stored(queue, [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)])
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
         session = self._session
-        advance_time(session, queue)
         if queue.fifo:
             groups = fifo.ready_groups(session, queue, count)
             rows: Iterator[Any] = chain.from_iterable(
