@@ -100,9 +100,8 @@ def _examine(connection: apsw.Connection) -> Report:
     problems = "; ".join([str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]).removeprefix("ok")
     findings = [Finding(check="the database file is sound", ok=not problems, detail=problems)]
     for check, query in checks.items():
-        ((count, example),) = connection.execute(
-            f"WITH found (broken) AS ({query}) SELECT count(*), min(broken) FROM found"
-        )
+        counting = f"WITH found (broken) AS ({query}) SELECT count(*), min(broken) FROM found"
+        ((count, example),) = connection.execute(counting)
         detail = f"{count} rows break this, the first at {example}" if count else ""
         findings.append(Finding(check=check, ok=not count, detail=detail))
     page_bytes = connection.pragma("page_size")
