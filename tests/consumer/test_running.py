@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -459,13 +460,19 @@ def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[
 
 
 def run(
-    server: RunningServer, queue: str, *, until: Callable[[], object], reject: bool, own: QueueClient | None = None
+    server: RunningServer,
+    queue: str,
+    *,
+    until: Callable[[], object],
+    reject: bool,
+    own: QueueClient | None = None,
+    dead_letter: str | None = None,
 ) -> list[str]:
     """Consume ``queue`` until a condition holds, rejecting each message or none; return the handled bodies."""
     app = Consumer(queue, endpoint=server.endpoint, client=own)
     bodies: list[str] = []
 
-    @app.handler(wait="1s")
+    @app.handler(wait="1s", dead_letter=dead_letter)
     async def work(body: str) -> None:
         bodies.append(body)
         if reject:
@@ -540,6 +547,18 @@ def test_a_message_rejected_through_boto3_is_copied(server: RunningServer, clien
     (letter,) = client.receive("dead")
     assert letter.id != sent.id
     assert letter.attributes["veilmq-message-id"].text == sent.id
+
+
+def test_messages_rejected_to_a_queue_of_another_type_are_copied(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """The server refuses to move the first one; the consumer does not try again."""
+    sent = [client.send("work.fifo", body, group="g", dedup_id=body).id for body in ("a", "b", "c")]
+    run(server, "work.fifo", reject=True, until=lambda: client.show("dead").visible == 3, dead_letter="dead")
+    letters = client.receive("dead", count=10)
+    assert sorted(letter.attributes["veilmq-message-id"].text or "" for letter in letters) == sorted(sent)
+    with urllib.request.urlopen(f"{server.admin_endpoint}/metrics") as reply:
+        assert b'veilmq_requests_total{action="queues.forward",code="OK"} 1.0\n' in reply.read()
 
 
 def exists(client: HttpQueueClient) -> bool:
