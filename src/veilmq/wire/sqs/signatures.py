@@ -101,7 +101,7 @@ _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 _TARGET = b"x-amz-target"  # names the action
 _DATE = re.compile(rb"[0-9]{8}T(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]Z")  # a day's key must not outlive its day
 _DAY_CHARACTERS = 8
-_QUERY = (b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Date", b"X-Amz-Expires", b"X-Amz-SignedHeaders")
+_QUERY = (b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Date", b"X-Amz-SignedHeaders")
 _QUERY_SIGNATURE = b"X-Amz-Signature"
 _QUERY_TOKEN = b"X-Amz-Security-Token"
 
@@ -183,13 +183,13 @@ class Verifier:
         parameters = dict(pairs)
         if b"X-Amz-Algorithm" not in parameters:
             raise SqsError(errors.MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
-        algorithm, credential, date, expires, names, signature = _single_values(
-            pairs, (*_QUERY, _QUERY_SIGNATURE), "AWS query-string parameters must include '{}', once."
-        )
+        why = "AWS query-string parameters must include '{}', once."
+        algorithm, credential, date, names, signature = _single_values(pairs, (*_QUERY, _QUERY_SIGNATURE), why)
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'.")
         scope = self._scope(credential, names)
         scope.set_date(date)
+        expires = b",".join(value for name, value in pairs if name == b"X-Amz-Expires") or b"%d" % SIGNATURE_SKEW_S
         seconds = int(expires) if expires.isdigit() and len(expires) <= 6 else 0
         if not SQS_PRESIGNED_S.holds(seconds):
             raise _incomplete(f"X-Amz-Expires must be a whole number from 1 to {SQS_PRESIGNED_S.maximum}.")
