@@ -313,6 +313,8 @@ def test_queue_as_a_table_in_sql(
             "duplicatesKeptAway": 0,
         }
         assert left(client, QUEUE) == (0, 0)
+        with pytest.raises(PySparkException, match="and is read-only"):
+            spark.sql("INSERT INTO q0 SELECT * FROM q0")
         with pytest.raises(PySparkException, match="the catalog would store it"):
             spark.sql(f"CREATE TABLE q5 USING veilmq OPTIONS ({at}, accessKey 'a', secretKey 'b')")
     finally:

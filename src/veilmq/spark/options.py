@@ -203,8 +203,8 @@ class Connection:
         queue = taken["queue"] or taken["path"]
         if not queue:
             raise OptionWrong(
-                'option queue: is required; use .option("queue", "NAME") or .load("NAME"), and create tables in SQL '
-                "without columns"
+                'option queue: is required; use .option("queue", "NAME"), .load("NAME") or .save("NAME"). A table '
+                "in SQL is created without columns, and is read-only"
             )
         if taken["queue"] and taken["path"] and taken["queue"] != taken["path"]:
             raise OptionWrong(f"option queue = {queue!r}: the path is {taken['path']!r}; give only one of them")
