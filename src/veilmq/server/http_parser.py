@@ -192,8 +192,8 @@ _FREQUENT_BYTES_MAX, _NAMES_MAX, _TOKENS_MAX = 4_096, 32, 64
 """A longer head, or one with more headers or tokens, gets no layout, as it would take too much memory and time."""
 _SIMILAR_BYTES = 64
 """How much shorter the next head of a connection may be to be found quickly."""
-_SAMPLED_OF, _SAMPLES = 13, 4
-"""Of so many unmatched heads one is sampled, as that takes longer than llhttp; so many samples make a layout."""
+_SAMPLED_FIRST, _SAMPLED_OF, _SAMPLES = 256, 13, 4
+"""So many unmatched heads are sampled, then one of so many, as that takes longer than llhttp; four make a layout."""
 SEEN_BEFORE_LAYOUT = _SAMPLED_OF * _SAMPLES
 
 
@@ -230,7 +230,7 @@ class Layouts:
                 if segment.startswith(layout.constants[0]) and layout.constants_of(segment) == layout.constants:
                     return layout
         self._unmatched += 1
-        if self._unmatched % _SAMPLED_OF == 0 and length >= len(_HEAD_END):
+        if (self._unmatched <= _SAMPLED_FIRST or self._unmatched % _SAMPLED_OF == 0) and length >= len(_HEAD_END):
             self._sample(segment[:length])
         return None
 

@@ -220,8 +220,8 @@ def test_new_layouts_displace_old_ones(lengths: int, same_length: int) -> None:
     head = b"GET / HTTP/1.1\r\nHost: h%02d\r\nX: %b\r\nY: %b\r\n\r\n"
     heads = [(number, b"x" * length) for length in range(1, lengths + 1) for number in range(same_length)]
     for number, x in [*heads, heads[0]]:
-        for _ in range(SEEN_BEFORE_LAYOUT):
-            assert layouts.find(head % (number, x, b"1"), layouts.first) is None
+        assert layouts.find(head % (number, x, b"1"), layouts.first) is None
+        assert learn(layouts, head % (number, x, b"1")) is not None
         count = len(known(layouts))
         assert learn(layouts, head % (number, x, b"1"), head % (number, x, b"2")) is not None
         assert len(known(layouts)) == count <= LENGTHS_MAX * SAME_LENGTH_MAX
