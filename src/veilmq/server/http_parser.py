@@ -210,13 +210,12 @@ class Sample:
 class Layouts:
     """The known layouts, shared by the connections of an event loop."""
 
-    __slots__ = ("_by_length", "_head_bytes_max", "_headers_max", "_samples", "_unmatched", "body_bytes_max", "first")
-
     def __init__(self, limits: HttpLimits) -> None:
         self._headers_max = min(limits.headers_max, _NAMES_MAX)
         self._head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max, _FREQUENT_BYTES_MAX)
         self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
         self.first = Layout(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", set())  # of a new connection
+        self.following: dict[Layout, Layout] = {}  # what a connection sent after it, the last time
         self._unmatched = 0
         self._by_length: dict[int, list[Layout]] = {}
         self._samples: dict[tuple[Any, ...], Sample] = {}
@@ -250,6 +249,7 @@ class Layouts:
         sample.varying.update([number for number, token in enumerate(tokens) if token != sample.tokens[number]])
         if sample.seen % _SAMPLES or not _SPECIAL.isdisjoint(fields) or not _PLAIN.fullmatch(head):
             return
+        self.following.clear()  # it keeps no layout that is displaced
         # The new layout matches what the former one of the sample does, and more.
         others = [each for each in self._by_length.pop(len(head), []) if each is not sample.layout]
         if len(self._by_length) >= LENGTHS_MAX:
@@ -355,9 +355,9 @@ class RequestReader:
 
     __slots__ = (
         "_admitted", "_body_left", "_chunks", "_complete", "_connection", "_fields", "_framing_bytes", "_head_began",
-        "_head_bytes", "_headers", "_hold_read", "_last", "_last_but_one", "_layouts", "_length", "_limits", "_parser",
-        "_pieces", "_refuse", "_repeated", "_spooled", "_stopped", "_target", "between_requests", "continue_due",
-        "feed", "hold", "on_body", "on_message_begin", "on_url", "plain",
+        "_head_bytes", "_headers", "_hold_read", "_layout", "_layouts", "_length", "_limits", "_parser", "_pieces",
+        "_refuse", "_repeated", "_spooled", "_stopped", "_target", "between_requests", "continue_due", "feed", "hold",
+        "on_body", "on_message_begin", "on_url", "plain",
     )  # fmt: skip
 
     def __init__(
@@ -384,8 +384,7 @@ class RequestReader:
         # A flag, false inside a request; a list, so that llhttp can call its ``clear`` without a Python frame.
         self.between_requests: list[bool] = [True]
         self._layouts = layouts
-        # The layouts of the last two requests that matched one: consumers receive and delete in turn.
-        self._last = self._last_but_one = layouts.first
+        self._layout = layouts.first  # of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read
         self._body_left = 0  # of the plain request
         self._parser: Any = None  # until a request is not plain
@@ -404,14 +403,15 @@ class RequestReader:
         self._reset()
 
     def _parse_head(self, segment: bytes) -> None:
-        layout = self._last_but_one
+        layouts, last = self._layouts, self._layout
+        layout = layouts.following.get(last, last)
         if layout.constants_of(segment) != layout.constants:
-            found = self._layouts.find(segment, layout)
+            found = layouts.find(segment, layout)
             if found is None:
                 self._parse_with_llhttp(segment)
                 return
-            layout = found
-        self._last_but_one, self._last = self._last, layout
+            layout = layouts.following[last] = found
+        self._layout = layout
         length, end, target = layout.length, layout.end, segment[layout.target]
         if length is None:
             digits = segment[layout.length_at]
@@ -421,7 +421,7 @@ class RequestReader:
         if (
             varying.translate(_VISIBLE) != varying
             or left < 0
-            or not 0 <= length <= self._layouts.body_bytes_max
+            or not 0 <= length <= layouts.body_bytes_max
             or (layout.target_varies and not _is_target(target))
         ):
             self._parse_with_llhttp(segment)
