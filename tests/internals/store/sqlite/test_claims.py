@@ -16,7 +16,6 @@ from tests.store.test_claims import (
     acknowledge,
     claim,
     claim_whole,
-    fill,
     open_source,
     settle,
     view,
@@ -30,6 +29,14 @@ from veilmq.store.sqlite.batch import Batch
 
 SLICES = replace(RESTLESS, claim_slice_rows=40)
 for_each_kind = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
+
+
+def fill(host: Host, kind: str, count: int) -> None:
+    host.create(fifo=kind == "fifo")
+    names = [str(number) for number in range(count)]
+    host.put(*(message(name, group=None if kind in {"fresh", "returned"} else name, dedup_id=name) for name in names))
+    if kind == "returned":
+        host.receive(count, timeout_s=0)
 
 
 def test_messages_never_received_are_bound_as_runs(host: Host) -> None:
