@@ -52,6 +52,7 @@ _ACCOUNT = re.compile(r"[0-9]{12}")
 _ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
 _CONTEXTS_MAX = 256
 _NAMED_CONTEXTS_MAX = 1_024
+_DECISIONS_MAX = 256
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
@@ -176,10 +177,14 @@ class Dispatcher:
     def handle(self, request: Request, verified_caller: Caller | None = None) -> Pending | None:
         """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
         started_s = perf_counter()
-        head = request.head
-        if head is not None and (decision := head[0].decision) is not None:
-            route, context = decision
-            return self._serve(request, route, request.body, context, started_s, verified_caller)
+        named_contexts, head, credential = self._named_contexts, request.head, b""
+        if head is not None:
+            layout, segment = head
+            if named_contexts is not None:
+                credential = segment[layout.credential]
+            if (decision := layout.decisions.get(credential)) is not None:
+                route, context = decision
+                return self._serve(request, route, request.body, context, started_s, verified_caller)
         headers = request.headers
         host, authorization = headers.get(b"host", b""), headers.get(b"authorization", b"")
         content: Any = request.body
@@ -199,7 +204,6 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
             return None
-        named_contexts = self._named_contexts
         # Without by_region only a twelve-digit id has its slash at this position; other credentials are skipped.
         if (
             named_contexts is not None
@@ -211,8 +215,12 @@ class Dispatcher:
             and route.protocol is not SMQ
         ):
             context = named_contexts.of(context, authorization, request.target)
-        if is_json and head is not None and (named_contexts is None or not head[0].credential_varies):
-            head[0].decision = route, context
+        # A credential that varies is complete if it ends with the comma behind it.
+        if is_json and head is not None and not head[0].target_varies and credential[-1:] in (b"", b","):
+            decisions = head[0].decisions
+            if len(decisions) >= _DECISIONS_MAX:
+                decisions.clear()
+            decisions[credential] = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:

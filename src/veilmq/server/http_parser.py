@@ -141,8 +141,8 @@ class Layout:
     """
 
     __slots__ = (
-        "constants", "constants_of", "credential_varies", "decision", "end", "is_traced", "length", "length_at",
-        "method", "names", "target", "target_varies", "values_of", "varying_of",
+        "constants", "constants_of", "credential", "decisions", "end", "is_traced", "length", "length_at", "method",
+        "names", "target", "target_varies", "values_of", "varying_of",
     )  # fmt: skip
 
     def __init__(self, head: bytes, varying: set[int]) -> None:
@@ -157,15 +157,16 @@ class Layout:
         self.names, self.values_of = list(values), _slicer(list(values.values()))
         self.method, self.target, self.end = head[tokens[0]], tokens[1], len(head)
         self.target_varies = 1 in varying
-        # The credential is what follows the first "Credential=", up to a comma: no token up to there may vary.
+        # The credential is what follows the first "Credential=", up to a comma.
         value = values.get(b"authorization", _NOWHERE)
         start, _, _ = head[value].partition(b",")
-        stop = value.start + len(start) if b"Credential=" in start else value.stop
-        self.credential_varies = self.target_varies or any(value.start <= each.start < stop for each in variable)
+        stop = value.start + len(start) + 1 if b"Credential=" in start else value.stop
+        varies = any(value.start <= each.start < stop for each in variable)
+        self.credential = slice(value.start, stop) if varies else _NOWHERE
         self.length_at = values.get(b"content-length", _NOWHERE)
         self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
         self.is_traced = TRACE in values
-        self.decision: Any = None  # what the handler has decided for all such heads
+        self.decisions: dict[bytes, Any] = {}  # what the handler has decided, by credential if that varies
 
 
 def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
