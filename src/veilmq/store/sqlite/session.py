@@ -22,7 +22,7 @@ from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptCodec
 from veilmq.store.cold import Scheduler
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
-from veilmq.store.sqlite.queues import Queue
+from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.transaction import SEQ_SHIFT
 
 _NUMBERS_MAX = 16_384
@@ -343,8 +343,8 @@ class DeduplicationLog:
     hash table has the number of the latest entry with that hash; each entry has the number of the previous one. For
     most messages, which are no duplicates, the slot alone gives the answer.
 
-    The slots are in memory only, 32 bits of each number. Opening reads the log into them: a million entries take a
-    quarter of a second.
+    The slots are in memory only, 32 bits of each number. After opening, the janitor reads the log into them in slices,
+    or the first message that needs them reads all of it: a million entries take a quarter of a second.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -354,14 +354,29 @@ class DeduplicationLog:
         self._written: list[bytes] = []  # written, not durable yet
         self._at_ms = 0
         self._first = self._next = 1  # numbers of the first entry in the log, and of the next one
-        for number, _, entries in connection.execute(SQL["accepted_from"], (1, -1)):
+        for number, _, entries in connection.execute(SQL["accepted_row"], (SEQ_MAX,)):
+            self._next = number + len(entries) // ENTRY.size
+            self.refresh_first()
+        self._unread = self._first if self._first < self._next else None  # the first entry not in the slots yet
+
+    def read(self, rows_max: int) -> bool:
+        """Read ``rows_max`` more rows into the slots, or all for -1; return whether there are more."""
+        if self._unread is None:
+            return False
+        rows = 0
+        for number, _, entries in self._connection.execute(SQL["accepted_from"], (self._unread, rows_max)):
+            rows += 1
             for at, (key,) in enumerate(_HASH_OF_ENTRY.iter_unpack(entries), number):
                 self._slots[key >> _SHIFT] = at & _SLOT_MASK
-            self._next = number + len(entries) // ENTRY.size
-        self.refresh_first()
+            self._unread = at + 1
+        if rows != rows_max:
+            self._unread = None
+        return self._unread is not None
 
     def _latest(self, key: bytes) -> int:
         """Return the number of the latest entry in the slot of ``key``, or 0 if it was deleted."""
+        if self._unread is not None:
+            self.read(-1)
         slot: int = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
         number = self._first + (slot - self._first & _SLOT_MASK)
         return number if number < self._next else 0

@@ -303,12 +303,15 @@ def sweep(session: Session, command: Sweep) -> int:
     run_to_end(delete_cooldowns(_Transaction(session)))
     if session.rows("delete_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.refresh_first()
+    many_unread = session.deduplication_log.read(_ROWS_PER_SWEEP // 4)
     many_deleted = session.connection.total_changes() - changed_before >= _ROWS_PER_SWEEP
     session.flush()  # writes the rows that decide whether groups have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
     freed_pages = session.database.free_pages()
-    more = many_deleted or many_groups or many_expired or freed_pages or left <= 0 or session.swept_to > 0
+    more = (
+        many_unread or many_deleted or many_groups or many_expired or freed_pages or left <= 0 or session.swept_to > 0
+    )
     return _PAUSE_MS if more or session.row("retired_parts", 1) is not None else _SWEEP_MS
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.store.host import QUEUE, hosting, message
 from veilmq.core.commands import Send
 from veilmq.store.cold import Sweep
+from veilmq.store.sqlite import transaction
 from veilmq.store.sqlite.database import SQL, EngineOptions, open_connection
 from veilmq.store.sqlite.session import DeduplicationLog
 
@@ -79,21 +80,28 @@ def test_a_failed_write_is_rolled_back() -> None:
     assert writer.found(range(3)) == [1, 2]
 
 
-def test_a_start_reads_the_log(tmp_path: Path) -> None:
+def test_a_start_reads_the_log_in_slices_or_with_the_first_message(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path)
     for number in range(5):
         writer.add(number, chain=number << 11)
         writer.commit()
-    writer = LogWriter(tmp_path)
-    assert [number for chain in range(5) for number in writer.found(range(9), chain=chain << 11)] == list(range(5))
+    for slices in (3, 2, 1, 0):
+        writer = LogWriter(tmp_path)
+        assert [writer.log.read(2) for _ in range(slices)] == [True, True, False][:slices]
+        assert [number for chain in range(5) for number in writer.found(range(9), chain=chain << 11)] == list(range(5))
+    for number in (6, 7):
+        writer.add(number)
+        writer.commit()
+    assert writer.log.read(1) is False  # new entries need no reading
 
 
-def test_deleted_entries_are_not_found(tmp_path: Path) -> None:
+def test_entries_deleted_before_they_are_read_are_not_found(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path)
     for number in range(5):
         writer.add(number)
         writer.commit()
     writer = LogWriter(tmp_path)
+    writer.log.read(2)
     writer.connection.execute("DELETE FROM accepted WHERE number < 4")
     writer.log.refresh_first()
     assert writer.found(range(9)) == [3, 4]
@@ -129,6 +137,22 @@ def test_a_send_is_found_that_shares_a_batch_with_the_sweep_of_the_log(tmp_path:
         assert host.do(new) == sent
         host.reopen()
         assert host.do(new) == sent
+
+
+def test_the_janitor_reads_the_log_in_slices_after_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_ROWS_PER_SWEEP", 8)  # two rows of the log
+    with hosting(tmp_path) as host:
+        host.create(fifo=True)
+        for number in range(7):
+            host.put(message("m", group="g", dedup_id=str(number)))
+        host.reopen()
+        host.stop()
+        log = host.engine._session.deduplication_log
+        unread = []
+        while host.do(Sweep()) < 1_000:
+            unread.append(log._unread)
+        assert unread in ([3, 5, 7], [5, 7])  # the store may have read a slice while it opened
+        assert log._unread is None
 
 
 @settings(deadline=None)
