@@ -2,7 +2,8 @@
 
 A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed, in hexadecimal digits: SMQ
 clients put receipts unescaped into a query string, and AWS's extended clients prepend the location of a body and split
-at ``-``. The MAC (keyed BLAKE2s, 10 bytes) uses a key that the store persists, so receipts survive a crash.
+at ``-``. The older format, URL-safe base64, is still accepted. The MAC (keyed BLAKE2s, 10 bytes) uses a key that the
+store persists, so receipts survive a crash.
 
 ``queue`` is the number of the queue's incarnation, never reused: receipts are invalid for a re-created queue.
 ``generation`` (random, new for each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence the receipt.
@@ -10,7 +11,7 @@ at ``-``. The MAC (keyed BLAKE2s, 10 bytes) uses a key that the store persists, 
 
 import enum
 import re
-from binascii import a2b_hex
+from binascii import a2b_base64, a2b_hex
 from hashlib import blake2s
 from hmac import compare_digest
 from struct import Struct
@@ -29,7 +30,9 @@ _FIELDS_BYTES = _FIELDS.size
 _MAC_BYTES = 10
 _SIGNED = Struct(f"{_FIELDS.format}{_MAC_BYTES}s")
 _HEX_LENGTH = 2 * _SIGNED.size
+_BASE64_LENGTH = _SIGNED.size // 3 * 4  # of the older format; no padding
 _FORM = re.compile("[A-Za-z0-9_-]+")
+_FROM_URL = bytes.maketrans(b"-_+/=", b"+/???")
 
 KEY_BYTES = 32
 """The length of a MAC key."""
@@ -50,7 +53,7 @@ _receipt = tuple.__new__  # makes a NamedTuple without the Python frame of its c
 
 def is_well_formed(text: str) -> bool:
     """Return whether ``text`` has the length and the alphabet of a receipt, genuine or not."""
-    return len(text) == _HEX_LENGTH and _FORM.fullmatch(text) is not None
+    return len(text) in (_HEX_LENGTH, _BASE64_LENGTH) and _FORM.fullmatch(text) is not None
 
 
 class ReceiptCodec:
@@ -70,14 +73,17 @@ class ReceiptCodec:
 
     def read(self, text: str) -> Receipt:
         """Return the fields of a receipt; raises ``ReceiptInvalid`` unless it was issued with the key."""
-        if len(text) != _HEX_LENGTH:
-            raise ReceiptInvalid
         try:
-            token = a2b_hex(text)
+            if len(text) == _HEX_LENGTH:
+                token = a2b_hex(text)
+                if token.hex() != text:  # only lower case: each receipt has one spelling
+                    raise ReceiptInvalid
+            elif len(text) == _BASE64_LENGTH:
+                token = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
+            else:
+                raise ReceiptInvalid
         except ValueError:
             raise ReceiptInvalid from None
-        if token.hex() != text:  # only lower case: each receipt has one spelling
-            raise ReceiptInvalid
         version, queue, position, generation, epoch, visible_at_ms, received_mac = _SIGNED.unpack(token)
         mac = self._mac.copy()
         mac.update(token[:_FIELDS_BYTES])

@@ -20,6 +20,7 @@ from veilmq.core.receipts import (
 
 KEY = bytes(range(KEY_BYTES))
 CODEC = ReceiptCodec(key=KEY)
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 RECEIPTS = st.builds(
     Receipt,
     queue=st.integers(0, 2**32 - 1),
@@ -30,6 +31,8 @@ RECEIPTS = st.builds(
 )
 FIELDS = Receipt(7, 2, 0xFFFEFDFC, 4, 1_700_000_030_000)
 TEXT = CODEC.issue(*FIELDS)
+OLD_TEXT = "AQAAAAcAAAAAAAAAAv_-_fwAAAAEAAABi8_l3TAbsCBPg236VPZk"
+"""The same receipt in the older format, URL-safe base64."""
 
 
 @given(RECEIPTS)
@@ -40,15 +43,30 @@ def test_issued_receipts_are_read_back(receipt: Receipt) -> None:
     assert re.fullmatch(r"[0-9a-f]{78}", text)
 
 
-@given(st.data())
-def test_one_changed_character_makes_it_invalid(data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(TEXT) - 1))
-    other = data.draw(st.sampled_from("0123456789abcdefABCDEF").filter(lambda character: character != TEXT[index]))
+def test_a_receipt_in_the_older_format_is_read() -> None:
+    """Receipts issued before an upgrade stay valid."""
+    assert "-" in OLD_TEXT
+    assert "_" in OLD_TEXT
+    assert CODEC.read(OLD_TEXT) == FIELDS
     with pytest.raises(ReceiptInvalid):
-        CODEC.read(TEXT[:index] + other + TEXT[index + 1 :])
+        ReceiptCodec(key=bytes(KEY_BYTES)).read(OLD_TEXT)
 
 
-@given(st.text(max_size=80) | st.text(alphabet="0123456789abcdefABCDEF", min_size=len(TEXT), max_size=len(TEXT)))
+@pytest.mark.parametrize(("text", "alphabet"), [(TEXT, "0123456789abcdefABCDEF"), (OLD_TEXT, ALPHABET)])
+@given(st.data())
+def test_one_changed_character_makes_it_invalid(text: str, alphabet: str, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from(alphabet).filter(lambda character: character != text[index]))
+    with pytest.raises(ReceiptInvalid):
+        CODEC.read(text[:index] + other + text[index + 1 :])
+
+
+@given(
+    st.text(max_size=80)
+    | st.sampled_from([TEXT, OLD_TEXT]).flatmap(
+        lambda text: st.text(alphabet=ALPHABET + "=+/", min_size=len(text), max_size=len(text))
+    )
+)
 def test_any_other_text_is_invalid(text: str) -> None:
     """No other exception is raised."""
     with pytest.raises(ReceiptInvalid):
@@ -59,7 +77,10 @@ def test_any_other_text_is_invalid(text: str) -> None:
     pytest.param("", id="empty"), pytest.param(TEXT[:-1], id="short"), pytest.param(TEXT + "A", id="long"),
     pytest.param(TEXT[:-1] + "g", id="no-hex-digit"), pytest.param(TEXT.upper(), id="upper-case"),
     pytest.param(TEXT[:-1] + "é", id="not-ascii"), pytest.param(TEXT[:-1] + "\n", id="line-break"),
-    pytest.param(" " + TEXT[:-1], id="space"),
+    pytest.param(" " + TEXT[:-1], id="space"), pytest.param(OLD_TEXT[:-1], id="old-short"),
+    pytest.param(OLD_TEXT + "=", id="old-padded"), pytest.param(OLD_TEXT[:-1] + "=", id="old-padding-inside"),
+    pytest.param(OLD_TEXT[:-1] + "é", id="old-not-ascii"),
+    pytest.param(OLD_TEXT.replace("-", "+").replace("_", "/"), id="old-standard-alphabet"),
 ])  # fmt: skip
 def test_malformed_receipts_are_invalid(text: str) -> None:
     with pytest.raises(ReceiptInvalid):
