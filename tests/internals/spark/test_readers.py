@@ -4,6 +4,7 @@ import logging
 import runpy
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,22 @@ MEBIBYTE = 1_048_576
 def client(client: HttpQueueClient) -> HttpQueueClient:
     client.create_queue(QUEUE)
     return client
+
+
+@pytest.fixture(autouse=True)
+def heartbeats(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stop the heartbeats of the test's readers: the server of the test ends."""
+    held: list[HeldSource] = []
+    init = HeldSource.__init__
+
+    def opened(self: HeldSource, *arguments: Any) -> None:
+        init(self, *arguments)
+        held.append(self)
+
+    monkeypatch.setattr(HeldSource, "__init__", opened)
+    yield
+    for each in held:
+        each.stop()
 
 
 def reader(server: RunningServer, queue: str = QUEUE, **options: str) -> ClaimsStreamReader:
