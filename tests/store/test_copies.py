@@ -265,6 +265,13 @@ def test_a_copy_to_another_kind_of_store_is_refused_with_open_stages(case: CopyC
         case.copy()
 
 
+def test_groups_keep_their_order_in_a_copy(case: CopyCase) -> None:
+    """Of one millisecond, the later one with a delay of its own, 0."""
+    case.source.create(fifo=True)
+    case.source.put(message("b", group="b", dedup_id="b"), message("a", group="a", dedup_id="a", delay_s=0))
+    assert [each.body for each in case.copy().receive(2)] == ["b", "a"]
+
+
 UNBOUNDED = replace(RESTLESS, free_space_reserve_bytes=0)
 
 

@@ -61,7 +61,7 @@ FROM (
         (array_agg(visible_at ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first_at,
         (array_agg(seq ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first
     FROM (SELECT mq.now_ms() AS now) clock CROSS JOIN LATERAL (
-        SELECT group_id, seq, mq.due(visible_at, sent_at, receive_count, delay) AS visible_at,
+        SELECT group_id, seq, greatest(sent_at, mq.due(visible_at, sent_at, receive_count, delay)) AS visible_at,
             visible_at > clock.now AND receive_count > 0 AS is_leased, least(visible_at, sent_at + $2) AS ends_at
         FROM mq.part CROSS JOIN mq.fifo_msg WHERE part.qp = $1 AND fifo_msg.qp = $1
     ) AS msg

@@ -350,7 +350,7 @@ class FolderTarget(copying.Target):
             session.stage(SQL["renumber"], [(seq, queue, message.position)])
         if message.group is not None and fifo:
             group = session.group_numbers.number(partition, message.group, seq)
-            visible_at_ms = message.visible_at_ms if message.has_history else None
+            visible_at_ms = max(message.visible_at_ms, message.came_at_ms) if message.has_history else None
             session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
         elif message.group is not None:
             group = group_hash(message.group, session.group_numbers.key)
