@@ -51,17 +51,17 @@ SELECT setval(pg_get_serial_sequence($1, $2), greatest($3, nextval(pg_get_serial
 -- name: add_groups
 -- A row for each group, as mq.fifo_settle leaves it.
 INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq, leased)
-SELECT $1, group_id, coalesce(held_to, ready_at, first_at), least(coalesce(ready, first, last), leased[1]), last, coalesce(leased, '{}')
+SELECT $1, group_id, coalesce(held_to, returned_at, first_at), coalesce(least(returned, leased[1]), first), last, coalesce(leased, '{}')
 FROM (
     SELECT group_id, max(seq) AS last,
         array_agg(seq ORDER BY seq) FILTER (WHERE is_leased) AS leased,
         max(ends_at) FILTER (WHERE is_leased) AS held_to,
-        (array_agg(visible_at ORDER BY seq) FILTER (WHERE visible_at <= clock.now))[1] AS ready_at,
-        (array_agg(seq ORDER BY seq) FILTER (WHERE visible_at <= clock.now))[1] AS ready,
-        (array_agg(visible_at ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first_at,
-        (array_agg(seq ORDER BY visible_at, seq) FILTER (WHERE NOT is_leased))[1] AS first
+        max(visible_at) FILTER (WHERE NOT is_leased AND receive_count > 0) AS returned_at,
+        min(seq) FILTER (WHERE NOT is_leased AND receive_count > 0) AS returned,
+        min(visible_at) AS first_at,
+        (array_agg(seq ORDER BY visible_at, seq))[1] AS first
     FROM (SELECT mq.now_ms() AS now) clock CROSS JOIN LATERAL (
-        SELECT group_id, seq, greatest(sent_at, mq.due(visible_at, sent_at, receive_count, delay)) AS visible_at,
+        SELECT group_id, seq, receive_count, greatest(sent_at, mq.due(visible_at, sent_at, receive_count, delay)) AS visible_at,
             visible_at > clock.now AND receive_count > 0 AS is_leased, least(visible_at, sent_at + $2) AS ends_at
         FROM mq.part CROSS JOIN mq.fifo_msg WHERE part.qp = $1 AND fifo_msg.qp = $1
     ) AS msg
