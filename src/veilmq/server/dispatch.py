@@ -52,7 +52,6 @@ _ACCOUNT = re.compile(r"[0-9]{12}")
 _ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
 _CONTEXTS_MAX = 256
 _NAMED_CONTEXTS_MAX = 1_024
-_DECISIONS_MAX = 256
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
@@ -215,10 +214,11 @@ class Dispatcher:
             and route.protocol is not SMQ
         ):
             context = named_contexts.of(context, authorization, request.target)
-        # A credential that varies is complete if it ends with the comma behind it.
-        if is_json and head is not None and not head[0].target_varies and credential[-1:] in (b"", b","):
+        # A credential that varies is whole if it has its name and the comma behind it: other heads have it elsewhere.
+        is_whole = not credential or (credential.endswith(b",") and b"Credential=" in credential)
+        if is_json and head is not None and not head[0].target_varies and is_whole:
             decisions = head[0].decisions
-            if len(decisions) >= _DECISIONS_MAX:
+            if len(decisions) >= _CONTEXTS_MAX:
                 decisions.clear()
             decisions[credential] = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)

@@ -83,6 +83,14 @@ def test_a_parked_poll_does_not_keep_its_segment(tmp_path: Path) -> None:
     pytest.param([b"Credential=111111111111/", b"Xredential=111111111111/"], id="no-credential"),
     pytest.param([b"Credential= 111111111111/", b"Credential= 222222222222/"], id="after-a-blank"),
     pytest.param([b"Signature=1, Credential=111111111111/", b"Signature=1, Credential=222222222222/"], id="last"),
+    pytest.param(
+        [
+            b"Credential=a/a, Xredential=111111111111/",  # makes the layout
+            b"SignedHeaders=, Credential=111111111111/",
+            b"SignedHeaders=, Credential=222222222222/",
+        ],
+        id="second",
+    ),
 ])  # fmt: skip
 def test_heads_of_one_layout_may_name_different_accounts(credentials: list[bytes]) -> None:
     """However a stranger's heads hide the credential."""
