@@ -279,6 +279,24 @@ def test_a_dead_letter_queue_must_have_the_type_of_its_source(sqs: ServiceClient
     assert "Reason: Dead-letter queue must be same type of queue as the source." in reply.text
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_change_for_a_deleted_message_has_another_code_in_a_batch(fifo: bool, sqs: ServiceClient) -> None:
+    """Clients drop the entries with this code, and match on the text."""
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if fifo else {}
+    url = sqs.fifo() if fifo else sqs.queue()
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="m", **ids)
+    handle = sqs.receive(url)[0]["ReceiptHandle"]
+    sqs.call("DeleteMessage", QueueUrl=url, ReceiptHandle=handle)
+    change = {"ReceiptHandle": handle, "VisibilityTimeout": 1}
+    reason = "Message does not exist or is not available for visibility timeout change"
+    single = sqs.request("ChangeMessageVisibility", QueueUrl=url, **change)
+    assert (single.code, single.text) == (
+        INVALID, f"Value {handle} for parameter ReceiptHandle is invalid. Reason: {reason}."
+    )  # fmt: skip
+    (failed,) = sqs.call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=[{"Id": "a"} | change])["Failed"]
+    assert failed == {"Id": "a", "Code": "ReceiptHandleIsInvalid", "Message": reason, "SenderFault": True}
+
+
 @pytest.mark.parametrize("text", ["True", "TRUE", "true"])
 def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> None:
     name = fresh_name(fifo=True)

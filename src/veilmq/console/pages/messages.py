@@ -137,7 +137,7 @@ async def _each(
 
 
 def _outcome(code: str, message: str, status: int) -> str:
-    known = _CODES.get(code) or next((outcome for words, outcome in _PHRASES if words in message), None)
+    known = next((outcome for words, outcome in _PHRASES if words in message), None) or _CODES.get(code)
     if known is None:
         raise ApiError(code, message, status)
     return known

@@ -130,8 +130,7 @@ class SendMessageBatch(members.QueueRequest):
 
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
-        prepare = partial(_prepare, queue=queue, context=context)
-        batch = members.Batch(self, prepare)
+        batch = members.Batch(self, partial(_prepare, queue=queue, context=context))
         messages = tuple(prepared.message for prepared in batch.items)
         sent_bytes = sum(message.size_bytes for message in messages)
         if sent_bytes > SQS_BATCH_BYTES_MAX:
@@ -398,7 +397,6 @@ class ChangeMessageVisibility(members.QueueRequest):
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
         change = _change(self)
-
         command = ChangeVisibility(queue=queue, changes=(change,), any_receive=context.stale_receipts_act)
         return Plan(command, lambda results: _check_change(queue, change, unwrap(results)[0]))
 
@@ -413,7 +411,7 @@ class ChangeMessageVisibilityBatch(members.QueueRequest):
         batch = members.Batch(self, _change)
 
         def changed(identifier: str, change: VisibilityChange, outcome: Any) -> members.BatchResultEntry:
-            _check_change(queue, change, outcome)
+            _check_change(queue, change, outcome, in_batch=True)
             if outcome.state in _LEASE_LOST:
                 return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
             return members.ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
@@ -438,14 +436,16 @@ def _check_fifo(receipt: str, outcome: Any) -> None:
         raise _expired(receipt)
 
 
-def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
+def _check_change(queue: str, change: VisibilityChange, outcome: Any, *, in_batch: bool = False) -> None:
     if isinstance(outcome, LeaseTooLong):
         why = f"Total VisibilityTimeout for the message is beyond the limit [{outcome.seconds_max} seconds]"
         raise errors.invalid_parameter("VisibilityTimeout", change.timeout_s, why)
     changed: LeaseChange = _checked_state(change.receipt, outcome)
     if changed.state is ReceiptState.GONE:
-        why = "Message does not exist or is not available for visibility timeout change."
-        raise errors.invalid_parameter("ReceiptHandle", change.receipt, why)
+        why = "Message does not exist or is not available for visibility timeout change"
+        if in_batch:  # as on AWS: clients match on code and text
+            raise SqsError(errors.RECEIPT_HANDLE_IS_INVALID, why)
+        raise errors.invalid_parameter("ReceiptHandle", change.receipt, f"{why}.")
     if changed.state in _REFUSED_ON_FIFO and is_fifo(queue):
         raise _expired(change.receipt)
 
