@@ -27,7 +27,7 @@ from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import BackgroundRequest, BulkRequests, OrderedReply, Publication
-from veilmq.server.http_parser import TRACE, Pending, Refusal, RenderedReply, Request, share_by_address
+from veilmq.server.http_parser import TRACE, Layout, Pending, Refusal, RenderedReply, Request, share_by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, PolicyUnknown
@@ -162,6 +162,7 @@ class Dispatcher:
         self._named_contexts = named_contexts
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
+        self._decisions: dict[tuple[bytes, Layout], tuple[Route, RequestContext]] = {}  # by credential if that varies
         self._base_context = context
         labels = SQS_JSON.labels.items()
         self._routes_by_amz_target = {
@@ -181,9 +182,8 @@ class Dispatcher:
             layout, segment = head
             if named_contexts is not None:
                 credential = segment[layout.credential]
-            if (decision := layout.decisions.get(credential)) is not None:
-                route, context = decision
-                return self._serve(request, route, request.body, context, started_s, verified_caller)
+            if (decision := self._decisions.get((credential, layout))) is not None:
+                return self._serve(request, decision[0], request.body, decision[1], started_s, verified_caller)
         headers = request.headers
         host, authorization = headers.get(b"host", b""), headers.get(b"authorization", b"")
         content: Any = request.body
@@ -217,10 +217,9 @@ class Dispatcher:
         # A credential that varies is whole if it has its name and the comma behind it: other heads have it elsewhere.
         is_whole = not credential or (credential.endswith(b",") and b"Credential=" in credential)
         if is_json and head is not None and not head[0].target_varies and is_whole:
-            decisions = head[0].decisions
-            if len(decisions) >= _CONTEXTS_MAX:
-                decisions.clear()
-            decisions[credential] = route, context
+            if len(self._decisions) >= _NAMED_CONTEXTS_MAX:
+                self._decisions.clear()
+            self._decisions[credential, head[0]] = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:

@@ -141,8 +141,8 @@ class Layout:
     """
 
     __slots__ = (
-        "constants", "constants_of", "credential", "decisions", "end", "is_traced", "length", "length_at", "method",
-        "names", "target", "target_varies", "values_of", "varying_of",
+        "constants", "constants_of", "credential", "end", "is_traced", "length", "length_at", "method", "names",
+        "target", "target_varies", "values_of", "varying_of",
     )  # fmt: skip
 
     def __init__(self, head: bytes, varying: set[int]) -> None:
@@ -166,7 +166,6 @@ class Layout:
         self.length_at = values.get(b"content-length", _NOWHERE)
         self.length = None if self.length_at in variable else int(head[self.length_at] or 0)
         self.is_traced = TRACE in values
-        self.decisions: dict[bytes, Any] = {}  # what the handler has decided, by credential if that varies
 
 
 def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:

@@ -18,7 +18,7 @@ from tests.server.http_host import dial
 from tests.server.keys import REGION, client, signed_action, written
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
-from veilmq.server.dispatch import Dispatcher, Exchange
+from veilmq.server.dispatch import Dispatcher, Exchange, Route
 from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Layout, Pending, Request
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
@@ -107,6 +107,19 @@ def test_heads_of_one_layout_may_name_different_accounts(credentials: list[bytes
         assert queues[0] != queues[1]
         for _ in range(SEEN_BEFORE_LAYOUT):
             assert [create(each) for each in credentials] == queues
+
+
+def test_the_decisions_of_all_layouts_together_are_bounded() -> None:
+    """A stranger can make many layouts, and send each of them with many long credentials."""
+    with RunningServer(regions="by-request") as server, dial(server.endpoint) as connection:
+        for name in b"ABCDEF":
+            head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: 2\r\n"
+            head += b"X-Amz-Target: AmazonSQS.ListQueues\r\n%c: a\r\nAuthorization: Credential=%%03d,\r\n\r\n{}" % name
+            for number in range(255):
+                connection.sendall(head % number)
+                assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        cached = [each for each in gc.get_objects() if type(each) is tuple and each and isinstance(each[0], Route)]
+        assert 255 < len(cached) <= 1_024
 
 
 # The Query protocol.
