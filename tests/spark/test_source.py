@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -181,9 +180,9 @@ def test_released_snapshot_returns_at_once(spark: SparkSession, server: RunningS
 def test_restored_checkpoint_is_reported(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
+    """With empty batches for the deleted messages, because the sink skips the numbers that it has."""
     sent = send(client, QUEUE, 60)
     stream_of(server, tmp_path).run(spark)
-    later = {*kept(tmp_path / "stream")} - {*kept(tmp_path / "stream", batch=0)}
     for log in ("offsets", "commits"):
         for file in (tmp_path / "stream" / "checkpoint" / log).glob("*1*"):
             file.unlink()
@@ -191,9 +190,8 @@ def test_restored_checkpoint_is_reported(
     with pytest.raises(StreamingQueryException, match="onAckedReplay=empty"):
         stream_of(server, tmp_path).run(spark)
     assert left(client, QUEUE) == (10, 0)
-    shutil.rmtree(tmp_path / "stream" / "out" / "1")  # so that the sink accepts batch 1 again
     stream_of(server, tmp_path, {"onAckedReplay": "empty"}).run(spark)
-    assert sorted(kept(tmp_path / "stream")) == sorted({*sent, *last} - later)
+    assert sorted(kept(tmp_path / "stream")) == sorted([*sent, *last])
 
 
 @pytest.mark.parametrize(

@@ -243,11 +243,11 @@ class ClaimsStreamReader(QueueStreamReader):
                 if error.code in LOST:
                     _log.info("Claim %s was bound and never used; its messages are back in the queue.", number)
                     number += 1
-                elif error.code == "ClaimAcknowledged" and self._options.on_acked_replay == EMPTY:
-                    number = held.renew().acknowledged + 1
-                else:
+                    continue
+                if error.code != "ClaimAcknowledged" or self._options.on_acked_replay != EMPTY:
                     raise
-                continue
+                self._shards[number] = 0  # an empty batch, because a sink skips the batch numbers that it has stored
+                return number
             if not bound.shards:
                 break
             if self._budget is not None and not bound.again:

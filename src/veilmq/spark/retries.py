@@ -55,9 +55,9 @@ REMEDIES = {
     ),
     "ClaimGap": "The checkpoint belongs to another queue, or to a server with other data. Use a new checkpoint.",
     "ClaimLost": (
-        "The stream was down for longer than its hold. The messages are back in the queue, none is lost, but some may "
-        "already be in the sink. Restart with onLostClaim=skip; repeat the load of a batch read, or create the view "
-        "again. Increase hold to avoid this."
+        "The stream was down for longer than its hold, or the queue was purged. Unless purged, the messages are back "
+        "in the queue, but some may already be in the sink. Restart with onLostClaim=skip; repeat the load of a "
+        "batch read, or create the view again. Increase hold to avoid this."
     ),
     "ClaimReleased": "Restart with onLostClaim=skip.",
     "ConsumerTaken": (
