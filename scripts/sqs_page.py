@@ -208,8 +208,8 @@ queue.
   With the server's setting `stale_receipts = act` a superseded receipt deletes and changes as at Amazon
   ([lifecycle.md](../lifecycle.md#receipts)), and its entry of a `ChangeMessageVisibilityBatch` has `"earlier"`.
 - **A dead-letter queue** is in the same account, region and server as its sources.
-- **A queue URL may name any host:** only its path counts, and a bare queue name is accepted as a URL. A URL that
-  names no queue is `QueueDoesNotExist` in JSON and `InvalidAddress` in Query.
+- **A queue URL may name any host:** only its path counts. A bare queue name, and `/queue/<name>` as in ElasticMQ,
+  name a queue of the caller. A URL that names no queue is `QueueDoesNotExist` in JSON and `InvalidAddress` in Query.
 - **Lists and maps are limited:** in a body above {large:,} bytes, a list or map may have up to {wide:,} brackets,
   braces and commas. A larger one is refused before it is decoded, with the error for too many entries or with
   `InvalidParameterValueException`.

@@ -409,6 +409,17 @@ def test_rows_11_and_20_a_missing_queue_is_an_error_400(sqs: ServiceClient) -> N
     assert replies[0].text == text
 
 
+def test_a_queue_has_the_urls_that_elasticmq_accepts(sqs: ServiceClient) -> None:
+    name = sqs.queue().rpartition("/")[2]
+    urls = [name, f"/queue/{name}", f"http://{sqs.address}/queue/{name}", f"http://elsewhere:1/queue/{name}/"]
+    for url in urls:
+        sqs.call("SendMessage", QueueUrl=url, MessageBody=url)
+    assert {each["Body"] for each in sqs.receive(urls[-1])} == set(urls)
+    with ServiceClient(f"http://{sqs.address}", QUERY) as web:
+        assert web.get(f"/queue/{name}", Action="PurgeQueue")[0] == 200
+    assert sqs.request("PurgeQueue", QueueUrl="/queue/a b").status in (400, 404)
+
+
 @pytest.mark.parametrize("headers", [{}, {"Accept": "application/json"}])
 def test_row_12_a_get_without_an_action_is_an_unknown_operation(headers: dict[str, str], web: ServiceClient) -> None:
     for path in ("/", "/" + web.queue().partition("://")[2].partition("/")[2]):

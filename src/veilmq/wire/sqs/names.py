@@ -53,6 +53,8 @@ def queue_of(url: str | None, context: RequestContext) -> str:
     if LOOSE_NAME.fullmatch(url):
         return f"{context.account}/{url}"
     parts = _path(url).strip("/").split("/")
+    if parts[:-1] == ["queue"]:  # a queue of the caller at a URL of ElasticMQ
+        return queue_of(parts[-1], context)
     place = _namespace_in(parts, context) if len(parts) > 1 else ""
     if not place or not LOOSE_NAME.fullmatch(parts[-1]):
         raise SqsError(INVALID_ADDRESS, f"The address {truncated(url)} is not valid for this endpoint.")
