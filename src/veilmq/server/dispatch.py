@@ -191,11 +191,9 @@ class Dispatcher:
         is_json = route is not None and headers.get(b"content-type") == CONTENT_TYPE
         if not is_json:
             route, content = self._route(request)
-        if request.method != b"POST" or head is None:
-            refusal = self._refusal(request, route)
-            if refusal is not None:
-                self._reply_page(request, refusal, started_s)
-                return None
+        if (request.method != b"POST" or head is None) and (refusal := self._refusal(request, route)) is not None:
+            self._reply_page(request, refusal, started_s)
+            return None
         context = self._contexts.get(host) or self._context(host)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)

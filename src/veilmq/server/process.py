@@ -8,8 +8,8 @@ The first signal lets running requests finish for a limited time; a second one, 
 parts of the server share that time. Signals are handled from before the first part starts until the last one has
 ended. SIGHUP reloads files without dropping a request.
 
-The server uses TLS 1.2 or later. Each handshake uses the certificate that is current when it begins, by the callback
-for server names; so a new certificate replaces the old one as a whole, and open connections keep theirs.
+The server uses TLS 1.2 or later. Each handshake uses the certificate that is current when the client connects; so a new
+certificate replaces the old one as a whole, and open connections keep theirs.
 """
 
 import asyncio
@@ -190,8 +190,7 @@ class Shutdown:
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_S_MAX = 10
-CLOSING_S_MAX = 2
+HANDSHAKE_S_MAX, CLOSING_S_MAX = 10, 2
 """How long a client may take for a handshake, and for closing a connection, in seconds."""
 
 
@@ -199,27 +198,30 @@ class TlsError(Exception):
     """The certificate and key cannot be used; ``str()`` says why and what to do."""
 
 
+class _Replaceable(ssl.SSLContext):
+    """A context that leaves connections to another one; a callback for server names fails if a name is not ASCII."""
+
+    current: ssl.SSLContext
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self.current.wrap_bio(*arguments, **named)
+
+
 class Tls:
     """The certificate of both ports; ``context`` is for their listeners."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        self._certificate = certificate
-        self._key = key
-        self._current = _tls_context(certificate, key)
-        self.context = _tls_context(certificate, key)
-        self.context.sni_callback = self._use_current
+        self._certificate, self._key = certificate, key
+        self.context = _Replaceable(ssl.PROTOCOL_TLS_SERVER)
+        self.context.current = _tls_context(certificate, key)
 
     def reload(self) -> None:
         """Read both files again; log an error and keep the current ones if they cannot be used."""
         try:
-            self._current = _tls_context(self._certificate, self._key)
+            self.context.current = _tls_context(self._certificate, self._key)
+            log.info("new connections get the certificate of %s", self._certificate)
         except TlsError as error:
             log.error("the certificate was not reloaded: %s", error)
-        else:
-            log.info("new connections get the certificate of %s", self._certificate)
-
-    def _use_current(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._current
 
 
 def accept_options(tls: Tls | None) -> dict[str, Any]:

@@ -246,6 +246,17 @@ def test_tls_1_1_is_refused(server: RunningServer, files: Files) -> None:
         pass
 
 
+def test_a_client_may_send_any_server_name(server: RunningServer, files: Files) -> None:
+    """A name that is not ASCII logged a traceback and ended the handshake."""
+    sent = ssl.MemoryBIO()
+    client = files.client_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with dial(server.endpoint) as connection:
+        connection.sendall(sent.read().replace(b"localhost", b"local\xe7ost"))
+        assert connection.recv(1) == b"\x16"  # a handshake record, not an alert
+
+
 def test_a_reloaded_certificate_is_used_for_new_connections(server: RunningServer, files: Files) -> None:
     first = serial(server, files)
     with tls_connection(server, files.client_context()) as connection:
