@@ -207,6 +207,8 @@ queue.
   a late reply. An entry of `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt": "superseded"` or `"gone"`.
   With the server's setting `stale_receipts = act` a superseded receipt deletes and changes as at Amazon
   ([lifecycle.md](../lifecycle.md#receipts)), and its entry of a `ChangeMessageVisibilityBatch` has `"earlier"`.
+- **A FIFO group is blocked** until none of its messages is in flight. AWS returns a released message although later
+  messages of its group are still in flight.
 - **A dead-letter queue** is in the same account, region and server as its sources.
 - **A queue URL may name any host:** only its path counts. A bare queue name, and `/queue/<name>` as in ElasticMQ,
   name a queue of the caller. A URL that names no queue is `QueueDoesNotExist` in JSON and `InvalidAddress` in Query.
