@@ -137,7 +137,7 @@ class Date(Protocol):
 class Layout:
     """A frequent head. Its tokens, separated by blanks and line ends, are constant, or vary but have a constant length.
 
-    It matches ``_PLAIN``, and has each header once and none of ``_SPECIAL``; llhttp accepts all such heads.
+    It matches ``_PLAIN``, so it has none of ``_SPECIAL``, and has each header once; llhttp accepts all such heads.
     """
 
     __slots__ = (
@@ -174,12 +174,12 @@ def _slicer(slices: list[slice]) -> Callable[[bytes], tuple[bytes, ...]]:
 
 TRACE = b"x-amzn-trace-id"
 _CONSTANT = (b"host", b"content-type", b"x-amz-target", b"connection")
-_SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
+_SPECIAL = rb"expect|transfer-encoding|proxy-connection|upgrade|origin|sec-fetch-site"
 _TARGET = rb"/[!$-~]*+"
 _PLAIN = re.compile(
     rb"(?:DELETE|GET|POST|PUT) " + _TARGET + rb" HTTP/1\.1\r\n"
     rb"(?i:(?:content-length: [0-9]{1,18}\r\n|connection: keep-alive\r\n"
-    rb"|(?!content-length:|connection:)[!#$%&'*+.^_`|~0-9A-Z-]++: [!-~][ -~]*+(?<! )\r\n)++)\r\n"
+    rb"|(?!(?:content-length|connection|" + _SPECIAL + rb"):)[!#$%&'*+.^_`|~0-9A-Z-]++: [!-~][ -~]*+(?<! )\r\n)++)\r\n"
 )
 _FIELD = re.compile(rb"\r\n([^:]++): ([^\r]++)")
 _TOKEN = re.compile(rb"[!-~]++")
@@ -188,8 +188,8 @@ _VISIBLE = bytes([byte if 0x21 <= byte < 0x7F else byte ^ 0x80 for byte in range
 _NOWHERE = slice(0, 0)
 _is_target = re.compile(_TARGET).fullmatch
 LENGTHS_MAX, SAME_LENGTH_MAX, SAMPLES_MAX = 128, 8, 512
-_FREQUENT_BYTES_MAX, _NAMES_MAX, _TOKENS_MAX = 4_096, 32, 64
-"""A longer head, or one with more headers or tokens, gets no layout, as it would take too much memory and time."""
+_FREQUENT_BYTES_MAX, _NAMES_MAX, _TOKENS_MAX, _VARYING_MAX = 4_096, 32, 64, 16
+"""A longer head, or one with more headers, tokens or tokens that vary, gets no layout, as it would take too long."""
 _SIMILAR_BYTES = 64
 """How much shorter the next head of a connection may be to be found quickly."""
 _SAMPLED_FIRST, _SAMPLED_OF, _SAMPLES = 256, 13, 4
@@ -222,10 +222,10 @@ class Layouts:
 
     def find(self, segment: bytes, last: Layout) -> Layout | None:
         """Return the layout whose constants ``segment`` begins with; ``last`` is one of the same connection."""
-        length = 0
+        length = tried = 0
         for start in (max(0, last.end - _SIMILAR_BYTES), 0):
-            length = segment.find(_HEAD_END, start, self._head_bytes_max) + len(_HEAD_END)
-            for layout in self._by_length.get(length, ()):
+            length, tried = segment.find(_HEAD_END, start, self._head_bytes_max) + len(_HEAD_END), length
+            for layout in self._by_length.get(length, ()) if length != tried else ():
                 if segment.startswith(layout.constants[0]) and layout.constants_of(segment) == layout.constants:
                     return layout
         self._unmatched += 1
@@ -247,7 +247,7 @@ class Layouts:
         sample = self._samples.setdefault(key, Sample(tokens))
         sample.seen += 1
         sample.varying.update([number for number, token in enumerate(tokens) if token != sample.tokens[number]])
-        if sample.seen % _SAMPLES or not _SPECIAL.isdisjoint(fields) or not _PLAIN.fullmatch(head):
+        if sample.seen % _SAMPLES or len(sample.varying) > _VARYING_MAX or not _PLAIN.fullmatch(head):
             return
         self.following.clear()  # it keeps no layout that is displaced
         # The new layout matches what the former one of the sample does, and more.

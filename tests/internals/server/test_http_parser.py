@@ -245,6 +245,13 @@ def test_heads_without_a_layout_displace_none_and_use_little_memory(other: bytes
     assert layouts.find(HEAD, layouts.first) is not None
 
 
+def test_a_layout_has_few_tokens_that_vary() -> None:
+    """As a stranger's layouts are compared with the heads of others that are as long."""
+    for count, is_found in ((16, True), (17, False)):
+        heads = [HEAD.replace(b": a", b": a\r\nX: " + b" ".join([value] * count)) for value in (b"1", b"2")]
+        assert (learn(Layouts(HttpLimits()), *heads) is not None) is is_found
+
+
 @given(
     st.sampled_from(PLAIN),
     st.lists(st.tuples(st.integers(0, 80), st.integers(0, 2), st.binary(max_size=2)), max_size=3),
