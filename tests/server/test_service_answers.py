@@ -166,7 +166,7 @@ ROWS: dict[str, Row] = {
     "17 a label that is not there": Row(_no_label, INVALID,
         "Value other for parameter Label is invalid. Reason: can't find label on existing policy."),
     "17 a label where there is no policy": Row(_on("RemovePermission", Label="l"), INVALID,
-        "Value l for parameter Label is invalid. Reason: can't find label on existing policy."),
+        "Value l for parameter Label is invalid. Reason: can't find label."),
     "18 a permission without actions": Row(_on("AddPermission", Label="l", AWSAccountIds=["111111111111"], Actions=[]),
         MISSING, "The request must contain the parameter Actions."),
     "18 a label that is there": Row(_same_label, INVALID,

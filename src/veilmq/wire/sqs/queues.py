@@ -341,9 +341,8 @@ class Grant:
             raise EditRefused(SqsError(errors.OVER_LIMIT, why))
         made = _encode(document | {"Statement": [*prior, self.statement]})
         if len(made.encode()) > limits.SQS_POLICY_BYTES_MAX:
-            raise EditRefused(
-                SqsError(errors.OVER_LIMIT, f"The policy would have more than {limits.SQS_POLICY_BYTES_MAX} bytes.")
-            )
+            why = f"The policy would have more than {limits.SQS_POLICY_BYTES_MAX} bytes."
+            raise EditRefused(SqsError(errors.OVER_LIMIT, why))
         return made
 
 
@@ -359,7 +358,8 @@ class Revoke:
         prior = statements(document) if text else []
         left = [statement for statement in prior if statement.get("Sid") != self.label]
         if len(left) == len(prior):
-            raise EditRefused(errors.invalid_parameter("Label", self.label, "can't find label on existing policy."))
+            why = "can't find label on existing policy." if text else "can't find label."
+            raise EditRefused(errors.invalid_parameter("Label", self.label, why))
         return _encode(document | {"Statement": left}) if left else ""
 
 
