@@ -243,8 +243,7 @@ class Replay:
             number = number + (F.col("us") > end).cast("int")
         counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
         counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
-        plan = Plan(version=version, to=self.to, slice=self.slice, ends_us=tuple(ends), messages=counts)
-        return self._written(plan)
+        return self._written(Plan(version=version, to=self.to, slice=self.slice, ends_us=tuple(ends), messages=counts))
 
     def _rows(self, spark: SparkSession, version: int) -> DataFrame:
         return read_archive(spark, ArchiveTable(self.options.table), self.slice, version=version)

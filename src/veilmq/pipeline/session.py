@@ -204,9 +204,8 @@ def start_stream(
     offsets = checkpoint / "offsets"
     names = offsets.names()
     if not any(name[0].isdecimal() for name in names):
-        for temporary in names:
-            if temporary.startswith("."):
-                offsets.files.delete_file(temporary)
+        for temporary in [name for name in names if name.startswith(".")]:
+            offsets.files.delete_file(temporary)
 
     # A kill before that leaves a claim, which the id of the query names. Spark takes this id from the file.
     metadata = checkpoint.read("metadata")
@@ -229,7 +228,11 @@ def start_stream(
     writer = messages.writeStream.foreachBatch(lambda batch, number: write(batch, query, number)).queryName(name)
     writer = writer.option("checkpointLocation", checkpoint.location)
     trigger = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
-    return trigger.start()
+    started = trigger.start()
+    if str(started.id) != query:
+        started.stop()
+        raise PipelineFailed(f"Another job has started with the checkpoint {checkpoint.location} at the same moment.")
+    return started
 
 
 def in_tasks(rows: DataFrame, work: Callable[[int, Iterator[pa.RecordBatch]], T]) -> list[T]:
@@ -281,9 +284,8 @@ def run_streams(
             every()
         until_s = time.monotonic() + BATCH_S
         # A stop would interrupt a running batch.
-        while any(each.isActive and each.status["isDataAvailable"] for each in queries.values()):
-            if time.monotonic() > until_s:
-                break
+        running = [query for query in queries.values() if query.isActive]
+        while time.monotonic() < until_s and any(each.isActive and each.status["isDataAvailable"] for each in running):
             time.sleep(POLL_S / 5)
         count(stopping=True)  # a failure now is expected: the source may be stopping too
         return rows

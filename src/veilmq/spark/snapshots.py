@@ -44,11 +44,10 @@ def release(snapshot: str, **options: str) -> int:
     """Return the messages of ``snapshot`` to the queue immediately; return their number."""
     read = SourceOptions.of({**options, "snapshot": snapshot})
     with connect(read.connection) as claims, with_remedies():
-        view = next((view for view in claims.sources() if view.source == snapshot), None)
-        if view is None or not _messages(view):
-            return 0
-        claims.release(snapshot, number=NUMBER)
-        return _messages(view)
+        messages = sum(_messages(view) for view in claims.sources() if view.source == snapshot)
+        if messages:
+            claims.release(snapshot, number=NUMBER)
+        return messages
 
 
 def _messages(view: SourceView) -> int:

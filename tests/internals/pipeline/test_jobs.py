@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -155,6 +156,27 @@ def test_a_job_killed_before_its_first_offset_continues(
     assert left(client, "orders") == (0, 1)
     assert archive(spark, server.endpoint, ("orders",), options).messages == {"orders": 1}
     assert left(client, "orders") == (0, 0)
+
+
+def test_one_of_two_jobs_that_start_a_checkpoint_at_the_same_moment_ends(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one whose id the other job has replaced before Spark reads it: it would archive batches under its own id."""
+    client.create_queue("orders")
+    send_in_order(client, "orders", [NewMessage(body="o")])
+    options, write = ArchiveOptions(table=str(tmp_path)), Place.write
+
+    def write_both(place: Place, path: str, content: bytes) -> None:
+        write(place, path, content)
+        write(place, path, msgspec.json.encode({"id": str(uuid.uuid4())}))
+
+    monkeypatch.setattr(Place, "write", write_both)
+    with pytest.raises(PipelineFailed, match="Another job has started with the checkpoint"):
+        archive(spark, server.endpoint, ("orders",), options)
+    monkeypatch.undo()
+    assert not spark.streams.active
+    assert left(client, "orders") == (1, 0)
+    assert archive(spark, server.endpoint, ("orders",), options).messages == {"orders": 1}
 
 
 def test_messages_expire_without_compaction(
