@@ -225,13 +225,6 @@ def test_a_deny_for_all_but_a_user_and_its_account_denies_the_other_users(
     assert allowing.verdict(request_of(caller)) is (ALLOW if caller is CAROL else NO_MATCH)
 
 
-@pytest.mark.parametrize(("effects", "verdict"), [
-    (["Allow", "Deny"], DENY), (["Deny", "Allow"], DENY), (["Allow", "Allow"], ALLOW)
-], ids=["allow-deny", "deny-allow", "allow"])  # fmt: skip
-def test_a_deny_wins_in_any_order(effects: list[str], verdict: Verdict) -> None:
-    assert policy(*(statement(Effect=effect) for effect in effects)).verdict(FROM_BOB) is verdict
-
-
 def test_varies_if_a_condition_may_change_between_requests() -> None:
     changing = policy(statement(**when("DateLessThan", "aws:CurrentTime", NOW)))
     assert changing.varies("sendmessage")

@@ -50,14 +50,6 @@ def test_missing_and_invalid_queues(target: bytes, body: str, code: errors.Code)
     assert error_of("DeleteQueue", body, target=target).code is code
 
 
-@pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
-def test_actions_not_on_a_queue_are_invalid_at_its_path(action: str) -> None:
-    error = error_of(action, "QueueName=a")
-    assert error.code is errors.UNKNOWN_OPERATION
-    assert error.message == f"The action {action} is not valid for this endpoint."
-    assert isinstance(decode_form(action, "QueueName=a", target=ROOT), Plan)
-
-
 @pytest.mark.parametrize("action", [b"Foo", b"", b"\xff\x00<"])
 def test_unknown_actions(action: bytes) -> None:
     with pytest.raises(SqsError) as caught:
@@ -317,17 +309,6 @@ def test_invalid_indices_are_refused(body: str, index: str) -> None:
     error = members_error(body.format(index).encode())
     assert error.code is errors.MALFORMED_INPUT
     assert error.message == f"{index} is not a valid index"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"Names.1=a", b"Names.member.1=a", b"tags.1.Key=a&tags.1.Value=b", b"Entries.1.Id=a", b"Setting.1.Name.1=a"],
-)
-def test_a_list_with_a_json_name_is_refused(body: bytes) -> None:
-    """Ignoring it would lose the list."""
-    error = members_error(body)
-    assert error.code is errors.MALFORMED_INPUT
-    assert error.message == "Start of list found where not expected"
 
 
 @pytest.mark.parametrize(("body", "missing"), [

@@ -37,19 +37,11 @@ def test_canonical_query(raw: bytes, form: bytes) -> None:
     assert canonical_query(query_pairs(raw)) == form
 
 
-@NO_DEADLINE
-@given(st.binary(max_size=30))
-def test_a_canonical_query_is_its_own_canonical_form(raw: bytes) -> None:
-    form = canonical_query(query_pairs(raw))
-    assert canonical_query(query_pairs(form)) == form
-    assert sorted(query_pairs(form)) == sorted(query_pairs(raw))
-
-
 def test_white_space_of_headers_is_trimmed_and_collapsed() -> None:
     assert single_spaced(b"  a \t b  ") == b"a b"
 
 
-# Signatures: the published examples of AWS, random requests signed by botocore, and all errors.
+# Signatures: an example of AWS, random requests signed by botocore, and all errors.
 
 EXAMPLE_SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 EXAMPLE_S = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()
@@ -127,44 +119,6 @@ def signed(
     sent = {name.lower().encode(): str(value).encode() for name, value in made.headers.items()}
     target = url.path + (f"?{url.query}" if url.query else "")
     return SignedRequest(method.encode(), target.encode(), sent, body)
-
-
-@pytest.mark.parametrize(("method", "target", "more", "names", "signature", "body"), [
-    pytest.param(b"GET", b"/", {}, "host;x-amz-date",
-        "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31", b"", id="get-vanilla"),
-    pytest.param(b"GET", b"/?Param2=value2&Param1=value1", {}, "host;x-amz-date",
-        "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500", b"", id="get-vanilla-query-order-key-case"),
-    pytest.param(b"GET", b"/?-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz="
-        b"-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", {}, "host;x-amz-date",
-        "9c3e54bfcdf0b19771a7f523ee5669cdf59bc7cc0884027167c21bb143a40197", b"", id="get-vanilla-query-unreserved"),
-    pytest.param(b"GET", "/ሴ".encode(), {}, "host;x-amz-date",
-        "8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85", b"", id="get-utf8"),
-    pytest.param(b"GET", b"/example/..", {}, "host;x-amz-date",
-        "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31", b"", id="get-relative"),
-    pytest.param(b"GET", b"/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", {}, "host;x-amz-date",
-        "07ef7494c76fa4850883e2b006601f940f8a34d404d0cfa977f52a65bbf5f24f", b"", id="get-unreserved"),
-    pytest.param(b"GET", b"/", {b"my-header1": b" value1", b"my-header2": b' "a   b   c"'},
-        "host;my-header1;my-header2;x-amz-date", "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736",
-        b"", id="get-header-value-trim"),
-    pytest.param(b"POST", b"/", {}, "host;x-amz-date",
-        "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b", b"", id="post-vanilla"),
-    pytest.param(b"POST", b"/", {b"my-header1": b"VALUE1"}, "host;my-header1;x-amz-date",
-        "cdbc9802e29d2942e5e10b5bccfdd67c5f22c7c4e8ae67b53629efa58b974b7d", b"", id="post-header-value-case"),
-    pytest.param(b"POST", b"/", {b"content-type": b"application/x-www-form-urlencoded"}, "content-type;host;x-amz-date",
-        "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a", b"Param1=value1",
-        id="post-x-www-form-urlencoded"),
-])  # fmt: skip
-def test_published_examples_of_aws(
-    method: bytes, target: bytes, more: dict[bytes, bytes], names: str, signature: str, body: bytes
-) -> None:
-    """From the Signature Version 4 test suite of AWS; another signature of the same request is invalid."""
-    headers = {b"host": b"example.amazonaws.com", b"x-amz-date": b"20150830T123600Z"} | more
-    authorization = EXAMPLE.format(names, signature).encode()
-    request = SignedRequest(method, target, headers | {b"authorization": authorization}, body)
-    assert verify(example_verifier(), request).account == "123456789012"
-    other = EXAMPLE.format(names, signature[::-1]).encode()
-    other_request = request._replace(headers=headers | {b"authorization": other})
-    assert error_of(other_request, by=example_verifier()).code is errors.SIGNATURE_DOES_NOT_MATCH
 
 
 VALUE = st.text(st.sampled_from("ab~ +%/,;=\té"), max_size=12)
