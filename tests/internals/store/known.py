@@ -6,7 +6,6 @@ groups.
 """
 
 import tarfile
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,29 +16,20 @@ from tests.store.host import Host, decode_events, message
 from veilmq.core import claims, commands
 from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
 from veilmq.core.commands import (
-    ChangeVisibility,
     Delete,
     InspectLeases,
     InspectQueue,
-    Peek,
-    PeekedMessage,
     Receive,
     Send,
     ShowAccount,
-    VisibilityChange,
 )
 from veilmq.core.errors import VeilmqError
 from veilmq.core.messages import decode_properties
 from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, ReceiptClosed
 from veilmq.core.topics import (
-    Forward,
-    ForwardEntry,
     ListPushes,
     ListSubscriptions,
     ListTopics,
-    PublishToTopic,
-    ShowTopic,
-    Unsubscribe,
 )
 
 FOLDERS = Path(__file__).parent / "folders"
@@ -202,7 +192,7 @@ class Prober:
         found: list[tuple[str, Any]] = []
         for each in messages:
             group, new = decode_properties(each.properties).group, each.sent_at_ms >= self.shown_ms
-            redelivered = each.receive_count > (not isinstance(each, PeekedMessage))
+            redelivered = each.receive_count > 1
             if not queue.endswith(".fifo") and (group or redelivered or each.source or new):
                 group = f"~{each.body}"
             found.append((group or "", comparable(each) | ({"id": "", "sent_at_ms": 0} if new else {})))
@@ -228,36 +218,11 @@ def show(prober: Prober) -> Iterator[Any]:
     yield from prober.everything()
 
 
-def peek(prober: Prober) -> Iterator[Any]:
-    for queue in prober.queues:
-        yield queue, prober.in_order(queue, prober.raw(Peek(queue=queue, count=1_000)).messages)
-
-
-def delete(prober: Prober, **options: bool) -> Iterator[Any]:
+def delete(prober: Prober) -> Iterator[Any]:
     for queue, receipts in prober.receipts():
-        yield queue, [prober.result(Delete(queue=queue, receipts=(each,), **options)) for each in receipts]
+        yield queue, [prober.result(Delete(queue=queue, receipts=(each,))) for each in receipts]
     yield prober.summary()
     yield prober.drain_all()
-
-
-def delete_live(prober: Prober) -> Iterator[Any]:
-    yield from delete(prober, only_live=True, any_epoch=True)
-
-
-def delete_any(prober: Prober) -> Iterator[Any]:
-    yield from delete(prober, any_receive=True)
-
-
-def change(prober: Prober) -> Iterator[Any]:
-    prober.cancel_moves()
-    for queue, receipts in prober.receipts():
-        for number, receipt in enumerate(receipts):
-            moved = VisibilityChange(receipt=receipt, timeout_s=number * 7 % 50)
-            yield prober.result(ChangeVisibility(queue=queue, changes=(moved,), renew_receipt=number % 2 == 0))
-    yield prober.summary()
-    prober.pass_time(60_000)
-    yield prober.drain_all()
-    yield prober.events()
 
 
 def receive(prober: Prober) -> Iterator[Any]:
@@ -268,14 +233,6 @@ def receive(prober: Prober) -> Iterator[Any]:
         prober.pass_time(31_000)
     yield prober.summary()
     yield prober.drain_all()
-
-
-def wait(prober: Prober) -> Iterator[Any]:
-    prober.cancel_moves()
-    for passed_ms in (0, 1_000, 10_000, 60_000, 900_000, LEASE_S * 1_000, DAY_MS):
-        prober.pass_time(passed_ms)
-        yield passed_ms, prober.drain_all()
-    yield prober.summary()
 
 
 def expire(prober: Prober) -> Iterator[Any]:
@@ -360,26 +317,6 @@ def _bound(prober: Prober, own: dict[str, Any], number: int) -> Any:
             return bound
 
 
-def give_back(prober: Prober) -> Iterator[Any]:
-    """End claims: release, evict, close, and expire their holds."""
-    for number, (queue, view) in enumerate(_sources(prober)):
-        own: dict[str, Any] = {"queue": queue, "source": view["source"]}
-        opened = [each for each in view["claims"] if each["state"] == "open"]
-        if opened:
-            read = [each for _, page in _pages(prober, queue, view["source"], opened[0]) for each in page]
-            evicted = b64decode(min(each["id"] for each in read))
-            yield prober.result(claims.EvictMessage(**own, number=opened[0]["number"], message=evicted))
-            yield prober.result(claims.ReleaseClaim(**own, number=opened[-1]["number"]))
-        if number % 3 == 0:
-            yield prober.result(claims.CloseSource(**own))
-    prober.settle()
-    yield prober.summary()
-    prober.pass_time(4_000_000)
-    prober.settle()
-    yield [(queue, view) for queue, view in _sources(prober)]
-    yield prober.drain_all()
-
-
 def publish(prober: Prober) -> Iterator[Any]:
     """Continue as writers do: stage again, publish again, publish what was staged, or abandon it."""
     prober.cancel_moves()
@@ -397,33 +334,6 @@ def publish(prober: Prober) -> Iterator[Any]:
         prober.settle()
     yield [(queue, prober.result(ListWriters(queue=queue))) for queue in prober.queues]
     yield prober.drain_all()
-
-
-def topics(prober: Prober) -> Iterator[Any]:
-    prober.pass_time(1)
-    accounts = sorted({queue.split("/")[0] for queue in prober.queues})
-    names = [each["topic"] for account in accounts for each in prober.result(ListTopics(account=account))["topics"]]
-    for topic in names:
-        make = PublishToTopic(topic=topic, size_bytes=1, make=lambda _: message("another", group="g"))
-        yield topic, [comparable(prober.raw(make))[key] for key in ("deliveries", "undeliverable")]
-        yield prober.result(ShowTopic(topic=topic))
-    pushes = prober.result(ListPushes())
-    yield prober.drain_all()
-    for each in pushes:
-        yield prober.result(Unsubscribe(topic=each["topic"], name=each["name"]))
-    yield prober.result(ListPushes())
-
-
-def move(prober: Prober) -> Iterator[Any]:
-    for _ in range(5):
-        prober.pass_time(1_000)
-        prober.settle()
-    for queue in prober.queues:
-        tasks = prober.result(commands.ListMoves(source=queue, count=10))
-        yield queue, tasks
-        for each in prober.raw(commands.ListMoves(source=queue, count=10)):
-            yield prober.result(commands.CancelMove(source=queue, task=each.id))
-    yield prober.summary()
 
 
 def cool_down(prober: Prober) -> Iterator[Any]:
@@ -455,36 +365,9 @@ def export(prober: Prober) -> Iterator[Any]:
         yield prober.result(CountEvents())
 
 
-def forward(prober: Prober) -> Iterator[Any]:
-    for queue, receipts in prober.receipts():
-        of_type = [each for each in prober.queues if each.endswith(".fifo") == queue.endswith(".fifo")]
-        target = next(each for each in of_type if each != queue)
-        entries = [
-            ForwardEntry(receipt=receipt, target=target, reasons={"why": "so"} if number % 2 else None)
-            for number, receipt in enumerate(receipts)
-        ]
-        yield queue, prober.result(Forward(queue=queue, entries=tuple(entries)))
-    yield prober.summary()
-
-
-def set_again(prober: Prober) -> Iterator[Any]:
-    """Change settings: delays of FIFO queues, and a retention that expires messages."""
-    prober.cancel_moves()
-    for queue in prober.queues:
-        yield prober.result(commands.SetQueue(queue=queue, settings={"delay_s": 3, "retention_s": 60}))
-    prober.pass_time(3_000)
-    prober.host.sweep()
-    yield prober.summary()
-    yield prober.drain_all()
-
-
 PROBES: dict[str, Callable[[Prober], Iterator[Any]]] = {
-    probe.__name__: probe
-    for probe in (
-        show, peek, delete, delete_live, delete_any, change, receive, wait, expire, repeat, claim, give_back, publish,
-        topics, move, cool_down, export, forward, set_again,
-    )
-}  # fmt: skip
+    probe.__name__: probe for probe in (show, delete, receive, expire, repeat, claim, publish, cool_down, export)
+}
 
 
 def answers(host: Host, known: Known, name: str) -> list[Any]:
