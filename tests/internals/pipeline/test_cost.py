@@ -1,14 +1,14 @@
 """The cost of a timeout, and classes of routing keys."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from tests.internals.pipeline import work_types
+from tests.internals.proofs.work_shapes import type_of_work
 from veilmq.pipeline.cells import BUCKETS, bucket_of
 from veilmq.pipeline.cost import Load, best_s, candidates_s, classes_of, cost, cost_of_classes, costs, mixed
 from veilmq.pipeline.options import Prices
@@ -51,19 +51,17 @@ def test_each_move_to_a_longer_class_wastes_the_work_once() -> None:
 
 def test_the_best_timeout_is_the_cheapest_candidate() -> None:
     """The first-order condition of the formula holds for one redelivery."""
-    truth = dataclasses.replace(work_types.true_load(20), receives_max=2)
+    truth = replace(type_of_work(20).load, receives_max=2)
     prices = Prices(dead_letter=0.0)
     best, lowest = best_s(truth, prices=prices)
     assert lowest == costs(truth, candidates_s(), prices=prices).min()
     around = np.array([best * 0.95, best * 1.05])
     density = -np.diff(truth.tail.beyond(around))[0] / np.diff(around)[0]
-    assert best * density == pytest.approx(work_types.CRASH_RATE, rel=0.1)  # w V f(V) = d q
+    assert best * density == pytest.approx(truth.crash_rate, rel=0.1)  # w V f(V) = d q
 
 
 def test_a_mixed_load_costs_the_sum_of_its_parts() -> None:
-    parts = [
-        dataclasses.replace(work_types.true_load(number), weight=weight) for number, weight in ((5, 0.7), (30, 0.3))
-    ]
+    parts = [replace(type_of_work(number).load, weight=weight) for number, weight in ((5, 0.7), (30, 0.3))]
     apart = sum(costs(part, candidates_s(), prices=OURS) for part in parts)
     assert np.allclose(costs(mixed(parts), candidates_s(), prices=OURS), apart)
 
@@ -88,7 +86,7 @@ def cheapest(loads: Sequence[Load], grid: Sequence[int]) -> float:
 
 def test_the_classes_cost_no_more_than_those_of_an_exhaustive_search() -> None:
     """Five types in up to three classes, with all partitions and all timeouts out of a grid."""
-    loads = [work_types.true_load(number, weight=0.2) for number in (8, 16, 20, 24, 32)]
+    loads = [replace(type_of_work(number).load, weight=0.2) for number in (8, 16, 20, 24, 32)]
     grid = [20, 25, 30, 50, 70, 80, 90, 110, 130, 160, 190, 230, 280, 330, 400, 480, 700, 1000, 1250, 1480, 1780]
     found = classes_of(loads, 3, prices=PRICES)
     assert found.cost <= cheapest(loads, grid) * 1.001
@@ -97,7 +95,7 @@ def test_the_classes_cost_no_more_than_those_of_an_exhaustive_search() -> None:
 
 def test_more_classes_never_cost_more_and_four_save_most() -> None:
     """Of forty types: four classes cost at most a third more than one timeout for each type, one class over twice."""
-    loads = [work_types.true_load(number, weight=1 / 40) for number in range(40)]
+    loads = [replace(type_of_work(number).load, weight=1 / 40) for number in range(40)]
     found = [classes_of(loads, count, prices=PRICES).cost for count in (1, 2, 3, 4)]
     assert found == sorted(found, reverse=True)
     each_its_own = sum(best_s(load, prices=PRICES)[1] for load in loads)
@@ -108,7 +106,7 @@ def test_more_classes_never_cost_more_and_four_save_most() -> None:
 
 def test_classes_are_ranges_of_neighbours_with_ascending_timeouts() -> None:
     numbers = [30, 2, 21, 11, 39, 5]
-    found = classes_of([work_types.true_load(number, weight=1 / 6) for number in numbers], 3, prices=PRICES)
+    found = classes_of([replace(type_of_work(number).load, weight=1 / 6) for number in numbers], 3, prices=PRICES)
     assert list(found.timeouts_s) == sorted(set(found.timeouts_s))
     by_length = [member for _, member in sorted(zip(numbers, found.members, strict=True))]
     assert by_length == sorted(by_length)
@@ -116,9 +114,9 @@ def test_classes_are_ranges_of_neighbours_with_ascending_timeouts() -> None:
 
 def test_many_keys_are_grouped_first_and_cost_hardly_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.pipeline.cost.GROUPS_MAX", 50)  # 40 keys have a group each
-    loads = [work_types.true_load(number % 40, weight=1 / 160) for number in range(160)]
+    loads = [replace(type_of_work(number % 40).load, weight=1 / 160) for number in range(160)]
     many = classes_of(loads, 2, prices=PRICES)
-    few = classes_of([work_types.true_load(number, weight=1 / 40) for number in range(40)], 2, prices=PRICES)
+    few = classes_of([replace(type_of_work(number).load, weight=1 / 40) for number in range(40)], 2, prices=PRICES)
     assert many.cost == pytest.approx(few.cost, rel=0.02)
 
 

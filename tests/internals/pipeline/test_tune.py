@@ -11,8 +11,8 @@ import pytest
 import urllib3
 from pyspark.sql import SparkSession
 
-from tests.internals.pipeline import work_types
 from tests.internals.pipeline.made_counts import key_with, lognormal, renewed
+from tests.internals.proofs.work_shapes import type_of_work
 from tests.pipeline.closed import ExportedLog, row, worked
 from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from veilmq.client import HttpQueueClient
@@ -39,7 +39,7 @@ from veilmq.pipeline.tune import (
 from veilmq.testing import RunningServer
 
 OPTIONS = TuneOptions()
-NUMBER = 20  # median 8.6 s, p99 55 s
+WORK = type_of_work(20)  # median 8.6 s, p99 55 s
 
 
 def recommendation(first: ReceiptCounts, *, settings: QueueSettings | None = None) -> Recommendation:
@@ -50,10 +50,10 @@ def recommendation(first: ReceiptCounts, *, settings: QueueSettings | None = Non
 
 def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
     """From 20,000 receipts, some of which expired after a crash."""
-    found = recommendation(lognormal(work_types.median_s(NUMBER), 20_000, crash_rate=work_types.CRASH_RATE))
-    best_s, best = work_types.true_best(NUMBER, prices=OPTIONS)
+    found = recommendation(lognormal(WORK.quantile_s(0.5), 20_000, crash_rate=WORK.crash))
+    best_s, best = WORK.best
     assert found.recommended_s == pytest.approx(best_s, rel=0.15)
-    assert work_types.true_cost(NUMBER, found.recommended_s or 0, prices=OPTIONS) < 1.05 * best
+    assert WORK.cost(found.recommended_s or 0) < 1.05 * best
     assert found.current_s == 30
     assert found.change
     assert found.gain > 0.5
@@ -63,7 +63,7 @@ def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
 
 def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
     """For a timeout near the best one, the bounds of both costs overlap."""
-    seen = lognormal(2.0, 20_000, crash_rate=work_types.CRASH_RATE)
+    seen = lognormal(2.0, 20_000, crash_rate=WORK.crash)
     best_s = recommendation(seen, settings=QueueSettings(visibility_timeout_s=400)).recommended_s or 0
     near = recommendation(seen, settings=QueueSettings(visibility_timeout_s=best_s + 1))
     assert near.recommended_s is None

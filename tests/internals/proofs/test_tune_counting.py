@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,27 +16,40 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from tests.conftest import EVERYTHING
-from tests.internals.pipeline import work_types
-from tests.internals.pipeline.work_types import CELLS, even_receipts
 from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed
 from veilmq.events.parquet import encode_parquet, range_files, to_table
+from veilmq.pipeline.cells import RATIO
 from veilmq.pipeline.event_log import CellStore
 
 pytestmark = EVERYTHING
 
 WHOLE = os.environ.get("PROVE") == "whole"
 ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (50_000, 500_000)
-ROWS_OF_A_FILE = ROWS[0] // work_types.PARTITIONS
-ROWS_PER_MESSAGE = 3.9
+PARTITIONS = 8
+ROWS_OF_A_FILE = ROWS[0] // PARTITIONS
+SEED = 20260102
 MAP_TASKS = 4
 SHUFFLE_GROWTH_MAX = 1.1  # larger numbers in the same cells compress a little less
 LINEAR = 1.5
 EVENTS = 250_000 if WHOLE else 50_000
 EVENT_BYTES_MAX = 40
 WAITS_MAX = 400  # more than the buckets of all waits of a run
+
+BUCKETS_HELD = range(350, 450)
+"""From one second to seven."""
+OUTCOMES = (Outcome.DELETED, Outcome.NACKED, Outcome.LATE_DELETED)
+KEYS = ("invoice", "thumbnail", "video")
+RECEIVE_COUNTS = (1, 2)
+VISIBILITIES_MS = (30_000, 120_000)
+CELLS = len(KEYS) * len(RECEIVE_COUNTS) * len(OUTCOMES) * (len(BUCKETS_HELD) + 1) * len(VISIBILITIES_MS)
+"""The number of cells on both axes and for each timeout; there are no others."""
+
+RECEIVED_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
+WAIT_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ def test_the_shuffle_is_independent_of_the_number_of_rows(spark: SparkSession, t
 
 
 def test_the_shuffle_of_unbounded_work_grows_only_with_its_cells(spark: SparkSession, tmp_path: Path) -> None:
-    found = all_counted(spark, lambda rows: played(spark, rows), tmp_path)
+    found = all_counted(spark, lambda rows: lognormal_receipts(spark, rows), tmp_path)
     for less, more in pairwise(found):
         assert less.cells < more.cells
         assert more.record_bytes <= SHUFFLE_GROWTH_MAX * less.record_bytes
@@ -124,9 +137,31 @@ def event(chance: random.Random, closed_at_ms: int) -> ReceiptClosed:
     )
 
 
-def played(spark: SparkSession, rows: int) -> DataFrame:
-    attempts = work_types.attempts(spark, round(rows / ROWS_PER_MESSAGE))
-    return work_types.closed(attempts).drop("date", "hour")
+def even_receipts(spark: SparkSession, rows: int) -> DataFrame:
+    """Return ``rows`` closed receipts with the counted columns."""
+    bucket = fn.lit(BUCKETS_HELD.start) + fn.floor(fn.rand(SEED) * len(BUCKETS_HELD))
+    return spark.range(0, rows, 1, PARTITIONS).select(
+        fn.lit("1/jobs").alias("queue"),
+        _one_of(KEYS, 1).alias("key"),
+        fn.timestamp_millis(fn.lit(RECEIVED_MS - WAIT_MS)).alias("sent_at"),
+        fn.timestamp_millis(fn.lit(RECEIVED_MS)).alias("received_at"),
+        fn.timestamp_millis(fn.lit(RECEIVED_MS)).alias("closed_at"),
+        fn.round(fn.pow(fn.lit(RATIO), bucket + 0.5)).cast("bigint").alias("held_ms"),
+        _one_of([each.value for each in OUTCOMES], 2).alias("outcome"),
+        _one_of(VISIBILITIES_MS, 3).cast("bigint").alias("visibility_ms"),
+        fn.lit(0).alias("extensions"),
+        _one_of(RECEIVE_COUNTS, 4).alias("receive_count"),
+    )
+
+
+def _one_of(values: Sequence[str | int], number: int) -> Column:
+    drawn = fn.floor(fn.rand(SEED + number) * len(values)) + 1
+    return fn.element_at(fn.array(*map(fn.lit, values)), drawn.cast("int"))
+
+
+def lognormal_receipts(spark: SparkSession, rows: int) -> DataFrame:
+    """Return the same with any processing time."""
+    return even_receipts(spark, rows).withColumn("held_ms", fn.ceil(fn.exp(fn.randn(SEED) * 2.0) * 10_000))
 
 
 def all_counted(spark: SparkSession, log: Callable[[int], DataFrame], folder: Path) -> list[Counting]:
