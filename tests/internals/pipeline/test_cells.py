@@ -114,7 +114,7 @@ def test_waits_and_days(spark: SparkSession) -> None:
         spark,
         row(Outcome.EXPIRED, 30_000),
         row(Outcome.LATE_DELETED, 40_000),
-        row(Outcome.DELETED, 2_000, receive_count=2),
+        row(Outcome.DELETED, 2_000, receive_count=2, received_at=LATE),
     )
     assert [tuple(each) for each in waits(receipts).collect()] == [("1/jobs", 490_896 + 12, bucket(1_000), 1)]
     counted: list[Any] = [(each.outcome, each.n) for each in days(cells(receipts)).collect()]
