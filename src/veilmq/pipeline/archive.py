@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -224,7 +224,7 @@ class Replay:
             except msgspec.DecodeError as error:
                 text = "choose another name with --run; a run of that name sends all messages of its slice."
                 raise PipelineFailed(f"{file} is not the plan of a run ({error}); {text}") from error
-            if (plan.to, plan.slice) != (self.to, self.slice):
+            if (plan.to, astuple(plan.slice)) != (self.to, astuple(self.slice)):  # the command line has a subclass
                 raise PipelineFailed(
                     f"The run {run} was started with another slice or queue ({file}); start it with the same "
                     "options, or choose another name with --run."

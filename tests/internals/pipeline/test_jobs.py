@@ -21,6 +21,8 @@ from pyspark.sql import SparkSession
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
 from tests.internals.pipeline.test_archive_table import written
+from veilmq.cli import pipeline as commands
+from veilmq.cli.options import signature_of
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
 from veilmq.core.messages import Attribute
@@ -108,7 +110,8 @@ def test_archive_and_replay(
     assert all(left(client, queue) == (0, 0) for queue in queues)
 
     client.create_queue("again")
-    part = Slice(
+    slice_of_options = signature_of(commands.replay).parameters["part"].annotation  # as the command line creates it
+    part = slice_of_options(
         queues=("orders",),
         where="body != 'o3'",
         until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
