@@ -129,6 +129,44 @@ def test_a_group_whose_last_returned_message_expired_is_received_at_once(fifo: H
     assert bodies(receive(fifo)) == "a2"
 
 
+@pytest.mark.parametrize("order", ["a2 b1", "b1 a2"])
+def test_a_group_whose_last_returned_message_expired_is_ordered_by_the_others(fifo: Host, order: str) -> None:
+    """A peek shows that order, too. It is that of the return of a2, before or after the send of b1."""
+    fifo.set_queue(retention_s=60)
+    fifo.advance(1_000)
+    fifo.send_to_groups("a1")
+    fifo.advance(30_000)
+    fifo.send_to_groups("a2")
+    first, second = receive(fifo, timeout_s=600)
+    for body in order.split():
+        fifo.advance(1_000)
+        if body == "b1":
+            fifo.send_to_groups(body)
+        else:
+            fifo.change(second.receipt, 0)
+    fifo.advance(1_000)
+    fifo.change(first.receipt, 0)
+    fifo.advance(26_999)
+    fifo.advance(1)
+    assert [each.body for each in fifo.do(Peek(queue=QUEUE, count=2)).messages] == order.split()
+    assert bodies(receive(fifo)) == order
+
+
+def test_a_group_whose_returned_messages_expired_is_ordered_by_its_next_one(fifo: Host) -> None:
+    fifo.set_queue(retention_s=60)
+    fifo.advance(1_000)
+    fifo.send_to_groups("a1")
+    assert bodies(receive(fifo, timeout_s=0)) == "a1"
+    fifo.advance(30_000)
+    fifo.send_to_groups("b1")
+    fifo.advance(1)
+    fifo.send_to_groups("a2")
+    fifo.advance(29_998)
+    fifo.advance(1)
+    assert [each.body for each in fifo.do(Peek(queue=QUEUE, count=2)).messages] == ["b1", "a2"]
+    assert bodies(receive(fifo)) == "b1 a2"
+
+
 def test_a_message_delayed_during_a_lease_does_not_advance_its_group(fifo: Host) -> None:
     """Groups whose leases end together are ordered by their first received messages."""
     fifo.put(message("a1", group="a", dedup_id="a1", delay_s=1))

@@ -21,7 +21,7 @@ from veilmq.store.copying import CopyRefused, Progress, copy
 from veilmq.store.port import Store, StoreError, execute
 from veilmq.store.sqlite import SqliteStore, conversion
 from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
-from veilmq.store.sqlite.database import EngineOptions, FolderError, database_of, locked
+from veilmq.store.sqlite.database import OLD_NAME, EngineOptions, FolderError, database_of, locked
 from veilmq.store.urls import split_urls, without_passwords
 
 
@@ -69,7 +69,7 @@ async def open_store(
     if settings.store is None:
         reserve_bytes = settings.free_space_reserve_bytes
         options = EngineOptions(may_send=may_send, free_space_reserve_bytes=reserve_bytes, **_options(settings))
-        if settings.data is not None and conversion.is_old(settings.data):
+        if settings.data is not None and (settings.data / OLD_NAME).is_file():
             await asyncio.to_thread(conversion.convert, settings.data, progress=_progress_logger())
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)

@@ -18,7 +18,7 @@ from tests.store.host import QUEUE, Host, hosting
 from veilmq.core.claims import ClaimState, ListSources, ReadClaim
 from veilmq.core.errors import CursorInvalid, ReceiptState
 from veilmq.store.sqlite import conversion
-from veilmq.store.sqlite.database import EngineOptions, FolderError
+from veilmq.store.sqlite.database import OLD_NAME, EngineOptions, FolderError
 from veilmq.testing import VirtualClock
 
 OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"
@@ -132,7 +132,7 @@ def test_the_next_start_completes_a_conversion_killed_at_any_step(tmp_path: Path
         steps += 1
         if not killed_at(folder, steps, patched):
             break
-        if conversion.is_old(folder):
+        if (folder / OLD_NAME).is_file():
             conversion.convert(folder)
         check_converted(folder, receipt)
         shutil.rmtree(folder)

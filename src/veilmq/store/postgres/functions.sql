@@ -90,8 +90,8 @@ BEGIN
     ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
         AND (msg.sent_at > v_kept OR msg.claim IS NOT NULL);
-    FOR each IN SELECT seq, sent_at, receive_count, mq.due(visible_at, sent_at, receive_count, v_delay) AS visible_at
-        FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at > v_kept AND claim IS NULL ORDER BY seq
+    FOR each IN SELECT seq, sent_at, receive_count, mq.due(visible_at, sent_at, receive_count, v_delay) AS visible_at FROM mq.fifo_msg
+        WHERE qp = p_qp AND group_id = p_group AND seq >= ((v_kept + 1) << 20) AND sent_at > v_kept AND claim IS NULL ORDER BY seq
         LIMIT 101 + coalesce(cardinality(v_leased), 0)
     LOOP
         CONTINUE WHEN each.seq = ANY(v_leased);
@@ -236,6 +236,22 @@ BEGIN
         AND (p_how <> 'give_back' OR sent_at <= v_kept) AND (p_how <> 'expire' OR claim IS NULL);
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
     RETURN cardinality(p_seqs);
+END $$;
+
+-- Delete expired messages among the first 1,000 of a queue, except those of locked groups: the messages that are left decide the places
+-- of their groups. Return the time up to which messages have expired. (With EXISTS, the planner would scan the table.)
+CREATE OR REPLACE FUNCTION mq.fifo_expire(p_qp bigint, p_retention bigint, p_origin bigint, p_log text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_kept bigint := mq.retention_now() - p_retention;
+BEGIN
+    IF (SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) ORDER BY seq LIMIT 1) IS NOT NULL THEN
+        PERFORM mq.fifo_remove(p_qp, array_agg(first.seq), p_retention, 'expire', p_origin, p_log) FROM (
+            SELECT seq, group_id, sent_at, claim FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) ORDER BY seq LIMIT 1000
+        ) AS first CROSS JOIN LATERAL (
+            SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = first.group_id FOR UPDATE SKIP LOCKED -- one by one
+        ) AS locked WHERE first.sent_at <= v_kept AND first.claim IS NULL HAVING count(*) > 0;
+    END IF;
+    RETURN v_kept;
 END $$;
 
 -- Trigger: add or advance the turn of a group. The shared lock waits for fair_settle, which may postpone the turn, so that the turn is
@@ -495,8 +511,8 @@ CREATE OR REPLACE FUNCTION mq.fifo_receive(
 DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_places int := p_places; v_left int; v_moved int := 0; v_moved_bytes bigint := 0; v_in_vain int := 0;
-    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended bigint[]; v_done text[] := '{}';
-    v_chosen bigint[]; v_given bigint[]; v_receive int := 0; v_at bigint := -1; v_head bigint := -1;
+    v_kept bigint := mq.fifo_expire(p_qp, p_retention, p_origin, p_log); v_floor bigint := (v_kept + 1) << 20;
+    v_group text; v_done text[] := '{}'; v_chosen bigint[]; v_given bigint[]; v_receive int := 0; v_at bigint := -1; v_head bigint := -1;
     v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911); each record;
 BEGIN
     WHILE v_receive < cardinality(p_counts) LOOP
@@ -508,19 +524,10 @@ BEGIN
             WHERE qp = p_qp AND (eligible_at, head) >= (v_at, v_head) AND eligible_at <= v_now AND group_id <> ALL(v_done)
             ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
             EXIT WHEN NOT FOUND;
-            v_ended := ARRAY(
-                SELECT seq FROM mq.fifo_msg
-                WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL AND seq < ((v_kept + 1) << 20)
-            );
-            IF v_ended <> '{}' THEN -- the messages that are left decide the place of the group
-                PERFORM mq.fifo_remove(p_qp, v_ended, p_retention, 'expire', p_origin, p_log);
-                v_at := least(v_at, (SELECT eligible_at - 1 FROM mq.fifo_group WHERE qp = p_qp AND group_id = v_group));
-                v_in_vain := v_in_vain + 1;
-                CONTINUE;
-            END IF;
             v_done := v_done || v_group;
             v_chosen := '{}';
-            FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
+            FOR each IN SELECT * FROM mq.fifo_msg
+                WHERE qp = p_qp AND group_id = v_group AND seq >= v_floor AND sent_at > v_kept ORDER BY seq LIMIT v_left + 100 LOOP
                 CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
                 EXIT WHEN each.visible_at > v_now;
                 IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
@@ -623,20 +630,14 @@ CREATE OR REPLACE FUNCTION mq.fifo_bind(
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended bigint[]; v_seqs bigint[] := '{}';
-    v_chosen bigint[]; v_shards int := p_shards; v_letters int := 0; each record;
+    v_kept bigint := mq.fifo_expire(p_qp, p_retention, p_origin, p_log); v_floor bigint := (v_kept + 1) << 20;
+    v_group text; v_seqs bigint[] := '{}'; v_chosen bigint[]; v_shards int := p_shards; v_letters int := 0; each record;
 BEGIN
     FOR v_group IN SELECT group_id FROM mq.fifo_group WHERE qp = p_qp AND eligible_at <= v_now
-        ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED
-    LOOP
+        ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED LOOP
         v_chosen := '{}';
-        v_ended := ARRAY(
-            SELECT seq FROM mq.fifo_msg
-            WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL AND seq < ((v_kept + 1) << 20)
-        );
-        IF v_ended <> '{}' THEN PERFORM mq.fifo_remove(p_qp, v_ended, p_retention, 'expire', p_origin, p_log); END IF;
-        FOR each IN SELECT seq, visible_at, sent_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
-        LOOP
+        FOR each IN SELECT seq, visible_at, sent_at, receive_count FROM mq.fifo_msg
+            WHERE qp = p_qp AND group_id = v_group AND seq >= v_floor AND sent_at > v_kept ORDER BY seq LOOP
             CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN

@@ -10,6 +10,7 @@ blocks purges; each slice of an end locks the row of the claim.
 from asyncio import get_running_loop
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
 from random import getrandbits
@@ -232,8 +233,12 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return await self._stored(queue, sql(queue)["received"], seqs)
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
-        shares = self.node.fair_of(queue)
-        if shares is None:
+        if queue.settings.fifo:  # the messages that retention has left decide the places of their groups
+            args = queue.partition, retention_ms(queue), self.node.options.sweep_rows, *queues.event_log_args(queue)
+            with suppress(*COLLISIONS):  # with a receive that has deleted expired messages
+                async with self.connection.transaction():
+                    await self.connection.execute(background.SQL["sweep_fifo"], *args)
+        if (shares := self.node.fair_of(queue)) is None:
             return await self._stored(queue, sql(queue)["peek"], count)
         noisy = await shares.find_noisy(self.connection, queue, judge=False)
         return await self._stored(queue, FAIR["peek"], count, noisy)

@@ -48,11 +48,6 @@ _OF_GROUPS = -1  # instead of a shard: each message's group determines it
 _MESSAGE_COLUMNS, _GROUP_KEY = len(CopiedMessage._fields), CopiedMessage._fields.index("group")
 
 
-def is_old(folder: Path) -> bool:
-    """Return whether ``folder`` has an old database to convert or to set aside."""
-    return (folder / OLD_NAME).is_file()
-
-
 def convert(folder: Path, *, progress: Progress | None = None) -> None:
     """Convert the old database of ``folder``, or finish an interrupted conversion.
 
