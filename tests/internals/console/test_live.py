@@ -155,15 +155,6 @@ async def test_a_page_that_does_not_read_gets_only_the_newest_state(world: World
     assert msgspec.json.decode((await anext(events)).partition(b"data: ")[2]) == {"set": {"a": 99}, "removed": []}
 
 
-async def test_a_denied_query_ends_the_stream_with_the_reason(world: World) -> None:
-    query = TableQuery()
-    page = await world.page(query)
-    query.error = ApiError("AccessDenied", "You may not.", 403)
-    await world.advance(1_000)
-    assert page.events[-1] == ("end", {"reason": "You may not."})
-    assert page.reading.done()
-
-
 async def test_an_unavailable_store_does_not_end_the_stream(world: World) -> None:
     query = TableQuery()
     page = await world.page(query)

@@ -38,7 +38,6 @@ from veilmq.server.long_polling import Poll
 from veilmq.server.process import BindError, Tls, TlsError, authority, bind, close, is_loopback, on_signals
 from veilmq.server.settings import ServerSettings
 from veilmq.store.clock import SystemClock
-from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -592,11 +591,6 @@ def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_pat
     assert second.stderr.count("\n") == 1
     assert str(tmp_path / "data") in second.stderr
     assert process.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
-
-
-def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
-    with RunningServer(data=tmp_path), pytest.raises(FolderError, match="use"), RunningServer(data=tmp_path):
-        pytest.fail("two servers on one folder")
 
 
 @pytest.mark.parametrize("setting", ["port", "admin_port"])

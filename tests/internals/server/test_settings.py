@@ -68,7 +68,7 @@ def test_an_out_of_range_number_is_an_error_that_names_its_source(setting: Setti
     pytest.param({"data": ""}, "must be the path of a folder", id="data"),
     pytest.param({"port": "٣"}, "must be a whole number", id="other-digits"),
     pytest.param({"port": True}, "must be a whole number", id="truth-is-no-number"),
-    pytest.param({"port": "9325"}, "must differ from port", id="same-port"),
+    pytest.param({"port": "9325"}, "admin_port = '9325' (default): must differ from port", id="same-port"),
     pytest.param({"metrics_port": "9325"}, "must differ from admin_port", id="port-of-metrics"),
     pytest.param({"metrics_port": "none"}, "must be a whole number from 0 to 65535", id="no-port"),
     pytest.param({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks", id="push-url"),
@@ -138,11 +138,6 @@ def test_a_file_setting_must_be_a_path(value: object) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_addresses_need_no_protection(address: str) -> None:
     assert resolve(flags={"host": address}, environment={}).host == address
-
-
-def test_errors_name_the_origin_of_a_default_too() -> None:
-    """A chosen value can conflict with a default."""
-    assert refusal(flags={"port": "9325"}) == "admin_port = '9325' (default): must differ from port"
 
 
 @pytest.mark.parametrize(("environment", "file", "text"), [
