@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import EVERYTHING
 from tests.consumer.simulation import BUSY, GONE, Play, TimedBench, TimedConsumer, message, timed_bench
 from tests.consumer.workbench import WAIT, until
 from tests.server.keys import REGION, SECRETS, written
@@ -282,45 +281,18 @@ class Served(Play):
         self._server, self._client, self._name = server, client, queue
         self.subscription = Subscription(self.table, queue, policy, fifo=queue.endswith(".fifo"), watcher=self)
 
-    def receive(self, body: str = "hello", *, timeout_s: int = 30) -> Lease:
+    def receive(self, body: str = "hello") -> Lease:
         self._client.send(self._name, body, group="a" if self._name.endswith(".fifo") else None)
         now_s = self.clock.now_s()
-        messages = self._client.receive(self._name, timeout_s=timeout_s)
-        (lease,) = self.table.take(
-            self.subscription, messages, requested_at_s=now_s, answered_at_s=now_s, timeout_s=timeout_s
-        )
+        messages = self._client.receive(self._name, timeout_s=30)
+        (lease,) = self.table.take(self.subscription, messages, requested_at_s=now_s, answered_at_s=now_s, timeout_s=30)
         self.table.start(lease)
         return lease
-
-    def until(self, at_s: float, *, late_s: float = 0.0) -> None:
-        """Advance to ``at_s``, running renewals when they are due; the thread wakes ``late_s`` too late."""
-        while (due_s := self.table.next_due_s()) is not None and max(due_s, self.clock.now_s()) + late_s <= at_s:
-            self.stall(max(due_s, self.clock.now_s()) + late_s)
-            self.renewer.run_due()
-        self.stall(at_s)
 
     def stall(self, until_s: float) -> None:
         """Advance to ``until_s`` without renewals."""
         self._server.advance(round((until_s - self.clock.now_s()) * 1_000))
         self.clock.set(until_s)
-
-
-def test_nservicebus_renews_until_290_s_and_the_message_returns_at_330_s(
-    server: RunningServer, client: HttpQueueClient
-) -> None:
-    """The late delete of the handler has no effect."""
-    play = Served(NServiceBusPolicy(), server, client)
-    lease = play.receive()
-    play.until(329.999)
-    assert client.receive("orders") == []
-    assert play.news == []
-    play.until(330)
-    assert play.news == [(330, lease.message.receipt, LeaseState.SUSPECT)]
-    assert lease.renewals == 10
-    (again,) = client.receive("orders")
-    assert (again.id, again.receive_count) == (lease.message.id, 2)
-    client.delete("orders", lease.message.receipt)
-    client.delete("orders", again.receipt)
 
 
 def test_a_renewal_two_seconds_late_succeeds_without_a_competitor(
@@ -354,21 +326,6 @@ def test_a_renewal_two_seconds_late_with_a_competitor_loses_the_lease(
     assert play.news[-1:] == [(32, lease.message.receipt, LeaseState.LOST)]
     play.stall(36)
     assert client.receive("orders")[0].id == competitor.id
-
-
-@pytest.mark.parametrize("server", ["memory", pytest.param("postgres", marks=EVERYTHING)], indirect=True)
-def test_renewals_never_exceed_the_servers_limit_of_twelve_hours(
-    server: RunningServer, client: HttpQueueClient
-) -> None:
-    play = Served(Fixed(3_600, 3_000), server, client)
-    lease = play.receive(timeout_s=3_600)
-    play.until(43_197)
-    assert client.receive("orders") == []
-    assert lease.state is LeaseState.HELD
-    play.until(43_198)
-    assert play.news == [(43_198, lease.message.receipt, LeaseState.ENDED)]
-    assert len(play.warnings) == 1
-    assert len(client.receive("orders")) == 1
 
 
 def test_an_expired_fifo_lease_is_lost_and_its_group_continues(server: RunningServer, client: HttpQueueClient) -> None:
