@@ -12,7 +12,7 @@ from veilmq.core.commands import Command, Delete, Receive, Send
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import CountEvents, EventCounts
-from veilmq.store.events import LOG_CLOSED, log_begun, log_extended, log_is_open, log_placed, read_log
+from veilmq.store.events import log_begun, log_extended, log_placed, read_log
 from veilmq.store.sqlite import event_log, settling
 from veilmq.store.sqlite.transaction import HANDLERS, handler
 from veilmq.store.transaction import Transaction
@@ -274,22 +274,6 @@ def test_a_queue_without_a_log_writes_no_events(tmp_path: Path) -> None:
 
 
 # The packed log of a lease; values that are too large become the maximum.
-
-
-def test_a_receive_and_its_extensions() -> None:
-    log = log_placed(log_begun(10, 1_234), 7)
-    assert log_is_open(log)
-    assert read_log(log) == (0, 10, 7, 1_234)
-    for _ in range(3):
-        log = log_extended(log)
-    assert read_log(log) == (3, 10, 7, 1_234)
-    assert not log_is_open(log | LOG_CLOSED)
-    assert read_log(log | LOG_CLOSED) == (3, 10, 7, 1_234)
-
-
-def test_an_unlogged_lease_stays_unlogged() -> None:
-    assert log_extended(0) == 0
-    assert not log_is_open(0)
 
 
 def test_a_common_log_takes_few_bytes() -> None:
