@@ -1,6 +1,5 @@
 """``veilmq migrate``, ``doctor``, ``backup`` and ``copy`` on PostgreSQL, with one database and with several."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -11,7 +10,8 @@ import pytest
 
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.cli.conftest import Veilmq, without_passwords
-from tests.store.postgres_host import connected, making_database
+from tests.cli.test_store import execute
+from tests.store.postgres_host import making_database
 from veilmq.store.port import StoreError
 from veilmq.store.postgres.databases import ONE_STORE, PLACES
 from veilmq.store.postgres.schema import all_scripts
@@ -46,14 +46,6 @@ def urls(durable_url: str) -> Iterator[tuple[str, str]]:
     """Return the URLs of two empty databases, with a password that the server does not require."""
     with making_database(durable_url) as first, making_database(durable_url) as second:
         yield first.replace("postgres@", f"postgres:{SECRET}@"), second.replace("postgres@", f"postgres:{SECRET}@")
-
-
-def execute(url: str, statement: str) -> None:
-    async def done() -> None:
-        async with connected(url) as connection:
-            await connection.execute(statement)
-
-    asyncio.run(done())
 
 
 def failed(checks: Any) -> list[str]:
