@@ -13,7 +13,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -210,13 +209,6 @@ def test_plain_http_on_a_tls_port_gets_no_reply(server: RunningServer, files: Fi
     with pytest.raises(ConnectionClosedError):
         client(server, endpoint_url=server.endpoint.replace("https", "http")).list_queues()
     client(server, verify=str(files.authority)).list_queues()
-
-
-def test_the_admin_port_uses_tls_too(server: RunningServer, files: Files) -> None:
-    address = f"{server.admin_endpoint}/health/ready"
-    assert address.startswith("https://")
-    with urllib.request.urlopen(address, timeout=60, context=files.client_context()) as reply:
-        assert reply.read() == b"ready\n"
 
 
 def test_commands_trust_the_authority_of_the_admin_port(
