@@ -129,8 +129,11 @@ def test_a_group_whose_last_returned_message_expired_is_received_at_once(fifo: H
     assert bodies(receive(fifo)) == "a2"
 
 
+@pytest.mark.parametrize("peeks", [True, False])
 @pytest.mark.parametrize("order", ["a2 b1", "b1 a2"])
-def test_a_group_whose_last_returned_message_expired_is_ordered_by_the_others(fifo: Host, order: str) -> None:
+def test_a_group_whose_last_returned_message_expired_is_ordered_by_the_others(
+    fifo: Host, order: str, *, peeks: bool
+) -> None:
     """A peek shows that order, too. It is that of the return of a2, before or after the send of b1."""
     fifo.set_queue(retention_s=60)
     fifo.advance(1_000)
@@ -148,7 +151,8 @@ def test_a_group_whose_last_returned_message_expired_is_ordered_by_the_others(fi
     fifo.change(first.receipt, 0)
     fifo.advance(26_999)
     fifo.advance(1)
-    assert [each.body for each in fifo.do(Peek(queue=QUEUE, count=2)).messages] == order.split()
+    if peeks:  # without it, the receive deletes a1
+        assert [each.body for each in fifo.do(Peek(queue=QUEUE, count=2)).messages] == order.split()
     assert bodies(receive(fifo)) == order
 
 
