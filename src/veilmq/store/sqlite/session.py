@@ -213,8 +213,7 @@ class Session:
 
     def reload(self, queue: Queue) -> bool:
         """Apply the changed row of ``queue``; if it was deleted, uncache the queue and return ``False``."""
-        row = self.row("queue_by_name", queue.name)
-        if row is None:
+        if (row := self.row("queue_by_name", queue.name)) is None:
             del self.queues[queue.name]
             if queue.dirty:
                 self._dirty.remove(queue)
@@ -245,8 +244,9 @@ class Session:
         """Write what ``delete_messages`` and ``leave_runs`` have staged; a run without messages is deleted."""
         self.has_deletions = False
         if self._deleted:
-            deleted, self._deleted = self._deleted, []
-            self.executemany(SQL["delete_message"], deleted)
+            seqs, self._deleted = sorted({seq for (seq,) in self._deleted}), []
+            is_run = seqs[-1] - seqs[0] == len(seqs) - 1  # usual, as consumers delete what they received together
+            self.executemany(SQL["delete_messages"], [(seqs[0], seqs[-1])] if is_run else zip(seqs, seqs, strict=True))
         if not self._leaving:
             return
         leaving_seqs, self._leaving = self._leaving, defaultdict(list)
