@@ -77,8 +77,8 @@ WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
     AND last_seq = (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq > ?3);
 
 -- name: lease_ready
--- The first receive of a message of the ready list.
-INSERT INTO visibility VALUES (?2, ?3, ?4, ?5, NULL, 1, ?6, 1, ?7, ?8, ?1);
+-- The first receive, at ?2, of messages of the ready list from ?3 to ?4.
+INSERT INTO visibility SELECT ?1, seq, ?5, ?6, NULL, 1, ?7, 1, ?8, ?2, ?9 FROM message WHERE seq BETWEEN ?3 AND ?4;
 
 -- name: standard_take
 SELECT o.seq, o.lane, {candidate}, o.visible_at

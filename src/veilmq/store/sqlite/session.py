@@ -244,9 +244,10 @@ class Session:
         """Write what ``delete_messages`` and ``leave_runs`` have staged; a run without messages is deleted."""
         self.has_deletions = False
         if self._deleted:
-            seqs, self._deleted = sorted({seq for (seq,) in self._deleted}), []
-            is_run = seqs[-1] - seqs[0] == len(seqs) - 1  # usual, as consumers delete what they received together
-            self.executemany(SQL["delete_messages"], [(seqs[0], seqs[-1])] if is_run else zip(seqs, seqs, strict=True))
+            deleted, self._deleted = {seq for (seq,) in self._deleted}, []
+            # By runs, which are long, as consumers delete what they received together: each row costs a statement.
+            firsts, lasts = ([seq for seq in deleted if seq + step not in deleted] for step in (-1, 1))
+            self.executemany(SQL["delete_messages"], zip(sorted(firsts), sorted(lasts), strict=True))
         if not self._leaving:
             return
         leaving_seqs, self._leaving = self._leaving, defaultdict(list)

@@ -122,7 +122,7 @@ class Delivery:
         self.capacity = self._capacity_left = queue.in_flight_max - queue.in_flight
         self._replies: list[tuple[int, list[ReceivedMessage], bool]] = []
         self._row_leases: list[Row] = []  # of messages that have a row
-        self._ready_leases: list[Row] = []  # of messages from the ready list
+        self._ready_leases: list[tuple[Row, int]] = []  # of messages from the ready list: lane and lease, seq
 
     def lease(self, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
         """Lease the messages of each share to its receive; return all rows with their deadlines.
@@ -132,9 +132,10 @@ class Delivery:
         session, queue, row_leases, ready_leases = self._session, self._queue, self._row_leases, self._ready_leases
         leased: list[tuple[Row, int]] = []
         is_cut = session.read_bytes_left <= 0
+        generation = getrandbits(GENERATION_BITS) or 1  # 0: never received. One for all, as they share no message
         for request, share in zip(requests, shares, strict=True):
             if share:
-                self._lease(request, share, leased)
+                self._lease(request, share, generation, leased)
             elif is_cut and request.command.count and self._capacity_left > 0:
                 results[request.slot] = DEFERRED
                 if queue.throttle is not None and request.command.requested_at_ms is None:
@@ -142,11 +143,12 @@ class Delivery:
             else:
                 self._replies.append((request.slot, [], self._capacity_left <= 0))
         if ready_leases:
-            taken = sorted([(row[3], row[2]) for row in ready_leases])
-            first, last = dict(reversed(taken)), dict(taken)  # by lane
-            runs = [(lane, first[lane], seq) for lane, seq in last.items()]
-            remove_runs(session, queue.partition, runs, at_front=session.now_ms < queue.expires_at_ms)
-            session.stage(SQL["lease_ready"], ready_leases)
+            runs = to_runs(sorted(ready_leases))  # as each row costs a statement
+            first = dict(sorted([(lease[0], seq) for lease, seq, _ in runs], reverse=True))  # by lane
+            last = dict(sorted([(lease[0], seq) for lease, _, seq in runs]))
+            taken = [(lane, first[lane], seq) for lane, seq in last.items()]
+            remove_runs(session, queue.partition, taken, at_front=session.now_ms < queue.expires_at_ms)
+            session.stage(SQL["lease_ready"], [(queue.partition, session.now_ms, *run, *lease) for lease, *run in runs])
         if row_leases:
             session.stage(SQL[f"{queue.kind}_lease"], row_leases)
         if leased:
@@ -155,7 +157,7 @@ class Delivery:
                 session.mark_dirty(queue)
         return leased
 
-    def _lease(self, request: ReceiveRequest, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
+    def _lease(self, request: ReceiveRequest, rows: list[Row], generation: int, leased: list[tuple[Row, int]]) -> None:
         session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, request.command
         messages: list[ReceivedMessage] = []
         self._replies.append((request.slot, messages, self._capacity_left <= 0))
@@ -167,25 +169,22 @@ class Delivery:
         end_ms = NEVER_MS if command.lease_s_max is None else requested_at_ms + command.lease_s_max * SECOND_MS
         visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
         first_log = log = 0 if queue.log is None else session.events.received(queue, rows, requested_at_ms)
-        issue, number, partition, fifo = session.codec.issue, queue.number, queue.partition, queue.fifo
+        issue, number, fifo = session.codec.issue, queue.number, queue.fifo
         for row in rows:
             # ``here_ms`` and ``before_ms``: the first receive in this queue, and before it was moved
             seq, lane, received, epoch, here_ms, message_id, body, properties, source, before, before_ms, group, _ = row
             if rules is not None:
                 timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
-            generation = getrandbits(GENERATION_BITS) or 1  # 0: never received
             if first_log:
                 log = log_placed(first_log, len(messages))
                 session.events.cache(queue, row, requested_at_ms, visible_at_ms, generation, log)
             if epoch is None:
                 epoch = 0
-                self._ready_leases.append(
-                    (log, partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms)
-                )
+                self._ready_leases.append(((lane, visible_at_ms, generation, requested_at_ms, log), seq))
             else:
                 self._row_leases.append(
-                    (partition, group, seq, log, visible_at_ms, generation, requested_at_ms, now_ms)
+                    (queue.partition, group, seq, log, visible_at_ms, generation, requested_at_ms, now_ms)
                 )
             if received:
                 queue.redelivered += 1
