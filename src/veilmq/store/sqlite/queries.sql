@@ -45,6 +45,9 @@ message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq =
 -- name: insert_message
 INSERT INTO message (seq, grp, id, properties, body) VALUES (?, ?, ?, ?, ?);
 
+-- name: delete_message
+DELETE FROM message WHERE seq = ?;
+
 -- name: standard_insert
 INSERT INTO visibility VALUES (?, ?, ?, ?, ?, 0, 0, 0, NULL, NULL, 0);
 

@@ -213,7 +213,8 @@ class Session:
 
     def reload(self, queue: Queue) -> bool:
         """Apply the changed row of ``queue``; if it was deleted, uncache the queue and return ``False``."""
-        if (row := self.row("queue_by_name", queue.name)) is None:
+        row = self.row("queue_by_name", queue.name)
+        if row is None:
             del self.queues[queue.name]
             if queue.dirty:
                 self._dirty.remove(queue)
@@ -244,10 +245,8 @@ class Session:
         """Write what ``delete_messages`` and ``leave_runs`` have staged; a run without messages is deleted."""
         self.has_deletions = False
         if self._deleted:
-            deleted, self._deleted = {seq for (seq,) in self._deleted}, []
-            # By runs, which are long, as consumers delete what they received together: each row costs a statement.
-            firsts, lasts = ([seq for seq in deleted if seq + step not in deleted] for step in (-1, 1))
-            self.executemany(SQL["delete_messages"], zip(sorted(firsts), sorted(lasts), strict=True))
+            deleted, self._deleted = self._deleted, []
+            self.executemany(SQL["delete_message"], deleted)
         if not self._leaving:
             return
         leaving_seqs, self._leaving = self._leaving, defaultdict(list)
