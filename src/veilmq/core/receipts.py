@@ -6,7 +6,7 @@ at ``-``. The older format, URL-safe base64, is still accepted. The MAC (keyed B
 store persists, so receipts survive a crash.
 
 ``queue`` is the number of the queue's incarnation, never reused: receipts are invalid for a re-created queue.
-``generation`` (random, new for each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence the receipt.
+``generation`` (random, new when the message is received) and ``epoch`` (+1 then and at each SMQ change) fence receipts.
 """
 
 import enum
