@@ -85,14 +85,11 @@ def archive(
         due_s = time.monotonic() + period_s
 
     table.create()
-    queries = {
-        queue: start_stream(
-            spark, endpoint, queue, options, add, name=f"archive of {queue}", checkpoint=checkpoints / queue
-        )
-        for queue in queues
-    }
     counts = run_streams(
-        queries,
+        queues,
+        lambda queue: start_stream(
+            spark, endpoint, queue, options, add, name=f"archive of {queue}", checkpoint=checkpoints / queue
+        ),
         report=report,
         stop=stop or threading.Event(),
         every=lambda: maintain() if time.monotonic() >= due_s else None,
@@ -238,9 +235,7 @@ class Replay:
         ends: Sequence[int] = ()
         if cuts and total:
             ends = sorted(set(micros.agg(F.percentile_approx("us", cuts, 10_000)).collect()[0][0]))
-        number = F.lit(0)
-        for end in ends:
-            number = number + (F.col("us") > end).cast("int")
+        number = sum(((F.col("us") > end).cast("int") for end in ends), F.lit(0))
         counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
         counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
         return self._written(Plan(version=version, to=self.to, slice=self.slice, ends_us=tuple(ends), messages=counts))

@@ -118,8 +118,9 @@ def forward(
             pinned = own
         send_batch(sink, routed(rows, msgspec.json.decode(own, type=RoutingTable), fifo=fifo), query, number)
 
-    query = start_stream(spark, endpoint, intake, options, send, name=f"route {intake}", checkpoint=folder)
-    return run_streams({intake: query}, report=report, stop=stop or threading.Event())[intake]
+    name = f"route {intake}"
+    start = partial(start_stream, spark, endpoint, options=options, write=send, name=name, checkpoint=folder)
+    return run_streams([intake], start, report=report, stop=stop or threading.Event())[intake]
 
 
 COLUMN = "queue"

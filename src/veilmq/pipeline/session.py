@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -226,9 +226,8 @@ def start_stream(
     present = {name: value for name, value in options_by_name.items() if value is not None}
     messages = spark.readStream.format("veilmq").options(**present).load()
     writer = messages.writeStream.foreachBatch(lambda batch, number: write(batch, query, number)).queryName(name)
-    writer = writer.option("checkpointLocation", checkpoint.location)
     trigger = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
-    started = trigger.start()
+    started = trigger.option("checkpointLocation", checkpoint.location).start()
     if str(started.id) != query:
         started.stop()
         raise PipelineFailed(f"Another job has started with the checkpoint {checkpoint.location} at the same moment.")
@@ -252,18 +251,21 @@ def in_tasks(rows: DataFrame, work: Callable[[int, Iterator[pa.RecordBatch]], T]
 
 
 def run_streams(
-    queries: Mapping[str, StreamingQuery],
+    names: Sequence[str],
+    start: Callable[[str], StreamingQuery],
     *,
     report: Report,
     stop: threading.Event,
     every: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
-    """Wait until all streams have ended or ``stop`` is set; return the number of rows that each has processed.
+    """Start a stream for each name; return the number of rows that each has processed when all end or ``stop`` is set.
 
-    ``every`` is called about twice a second. Raises ``PipelineFailed`` if a stream fails; the others are then stopped.
+    ``every`` is called about twice a second. Raises ``PipelineFailed`` if a stream does not start or fails; the others
+    are then stopped.
     """
-    rows = dict.fromkeys(queries, 0)
-    batches = dict.fromkeys(queries, -1)  # the last counted batch: Spark reports idle batches again
+    queries: dict[str, StreamingQuery] = {}
+    rows = dict.fromkeys(names, 0)
+    batches = dict.fromkeys(names, -1)  # the last counted batch: Spark reports idle batches again
 
     def count(*, stopping: bool = False) -> bool:
         """Count new rows; return whether a stream runs. Raises ``PipelineFailed`` unless ``stopping``."""
@@ -280,6 +282,8 @@ def run_streams(
         return running
 
     try:
+        for name in names:
+            queries[name] = start(name)
         while count() and not stop.wait(POLL_S):
             every()
         until_s = time.monotonic() + BATCH_S

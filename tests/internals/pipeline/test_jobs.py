@@ -164,18 +164,23 @@ def test_a_job_killed_before_its_first_offset_continues(
 def test_one_of_two_jobs_that_start_a_checkpoint_at_the_same_moment_ends(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one whose id the other job has replaced before Spark reads it: it would archive batches under its own id."""
-    client.create_queue("orders")
+    """The one whose id the other job has replaced before Spark reads it: it would archive batches under its own id.
+
+    Its streams that have started are stopped.
+    """
+    for queue in ("earlier", "orders"):
+        client.create_queue(queue)
     send_in_order(client, "orders", [NewMessage(body="o")])
     options, write = ArchiveOptions(table=str(tmp_path)), Place.write
 
     def write_both(place: Place, path: str, content: bytes) -> None:
         write(place, path, content)
-        write(place, path, msgspec.json.encode({"id": str(uuid.uuid4())}))
+        if place.location.endswith("orders"):
+            write(place, path, msgspec.json.encode({"id": str(uuid.uuid4())}))
 
     monkeypatch.setattr(Place, "write", write_both)
     with pytest.raises(PipelineFailed, match="Another job has started with the checkpoint"):
-        archive(spark, server.endpoint, ("orders",), options)
+        archive(spark, server.endpoint, ("earlier", "orders"), replace(options, continuous=True))
     monkeypatch.undo()
     assert not spark.streams.active
     assert left(client, "orders") == (1, 0)
