@@ -74,13 +74,13 @@ def options_of(parsed: Any) -> tuple[Option, ...]:
 
 def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of all options of ``table`` by field; raises ``OptionWrong``."""
-    known = {name.lower(): option for option in table for name in (option.name, *option.aliases)}
+    known = {name.lower(): (option, name) for option in table for name in (option.name, *option.aliases)}
     values = {option.field: option.default for option in table}
     names: dict[str, str] = {}
-    for name, text in options.items():
-        option = known.get(name.lower())
+    for given, text in options.items():
+        option, name = known.get(given.lower(), (None, given))
         if option is None:
-            raise OptionWrong(_unknown(name, table))
+            raise OptionWrong(_unknown(given, table))
         if option.field in names:
             raise OptionWrong(f"option {name}: is the same as {names[option.field]}; give only one of them")
         names[option.field] = name
@@ -88,7 +88,7 @@ def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
             values[option.field] = option.type.read(text)
         except (ValueError, KeyError):
             what = "" if option.secret else f" = {text!r}"
-            raise OptionWrong(f"option {option.name}{what}: must be {option.type.allowed.replace('`', '')}") from None
+            raise OptionWrong(f"option {name}{what}: must be {option.type.allowed.replace('`', '')}") from None
     return values
 
 

@@ -55,6 +55,7 @@ def test_names_are_case_insensitive() -> None:
     pytest.param({"queue": "a", "startingOffsets": "earliest"}, "remove the option", id="offsets"),
     pytest.param({"queue": "a", "maxMessagesPerBatch": "5", "maxOffsetsPerTrigger": "6"}, "is the same as", id="twice"),
     pytest.param({"queue": "a", "maxBytesPerBatch": "1000"}, "must be 2,097,152 to", id="bytes"),
+    pytest.param({"queue": "a", "MAXBYTESPERTRIGGER": "1"}, "option maxBytesPerTrigger = '1': must be", id="alias"),
     pytest.param({"queue": "a", "leese": "5"}, "did you mean lease?", id="near"),
     pytest.param({"queue": "a", "zzzz": "5"}, "the options are endpoint, queue", id="far"),
     pytest.param({"queue": "a", "hold": "59"}, "hold = '59': must be 60 to 1,209,600", id="below"),
