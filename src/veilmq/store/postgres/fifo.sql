@@ -12,6 +12,9 @@ SELECT * FROM mq.fifo_receive($1, $2::integer[], $3, $4, $5, $6, $7, $8, $9, $10
 -- name: hide
 SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
 
+-- name: expire
+SELECT mq.fifo_expire($1, $2, $3, $4)
+
 -- name: peek
 -- The $2 messages that a receive would return from groups with nothing in flight, in its order; $3 is the retention in ms.
 SELECT ready.* FROM (
@@ -41,8 +44,7 @@ WITH moved AS MATERIALIZED (
 SELECT count(of_group) FROM moved WHERE (SELECT count(*) FROM settled) >= 0
 
 -- name: lock
--- Lock the groups of the messages at the positions $2. This is a separate statement, so that the next one sees the changes of the
--- transactions for which this one waited.
+-- Lock the groups of the messages at the positions $2, so that the next statement sees the changes for which this one waited.
 SELECT mq.fifo_lock($1, $2::bigint[])
 
 -- name: remove

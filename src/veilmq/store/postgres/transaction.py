@@ -17,6 +17,7 @@ from random import getrandbits
 from typing import Any, TypeVar, cast
 
 import msgspec
+from asyncpg import PostgresError
 
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
@@ -234,10 +235,10 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
         if queue.settings.fifo:  # the messages that retention has left decide the places of their groups
-            args = queue.partition, retention_ms(queue), self.node.options.sweep_rows, *queues.event_log_args(queue)
-            with suppress(*COLLISIONS):  # with a receive that has deleted expired messages
+            args = queue.partition, retention_ms(queue), *queues.event_log_args(queue)
+            with suppress(PostgresError):  # a full disk, or a receive has deleted them: peek as it is
                 async with self.connection.transaction():
-                    await self.connection.execute(background.SQL["sweep_fifo"], *args)
+                    await self.connection.execute(FIFO["expire"], *args)
         if (shares := self.node.fair_of(queue)) is None:
             return await self._stored(queue, sql(queue)["peek"], count)
         noisy = await shares.find_noisy(self.connection, queue, judge=False)
@@ -249,9 +250,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         statement = _stored(statement, fifo=queue.settings.fifo, body=", body" if has_bodies else "")
         args = queue.partition, which, retention_ms(queue), *rest
         found = [StoredMessage(*row) for row in await self._fetch(statement, *args)]
-        return [
-            each._replace(properties=properties_of(queue, each._asdict())) if each.source else each for each in found
-        ]
+        return [row._replace(properties=properties_of(queue, row._asdict())) if row.source else row for row in found]
 
     async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
         return dict(await self._fetch(sql(queue)["bodies"], queue.partition, seqs))

@@ -27,6 +27,7 @@ from tests.store.postgres_host import (
     hosting_postgres,
     open_engine,
     prepare,
+    set_clock,
     until_a_session_waits_for_a_lock,
 )
 from veilmq.core import commands
@@ -478,3 +479,44 @@ def fill_disk(host: PostgresHost) -> list[str]:
             return sent
         sent.append(body)
     pytest.fail("the disk took everything")
+
+
+@pytest.mark.parametrize("condition", ["disk_full", "read_only_sql_transaction", "lock_not_available"])
+def test_a_peek_that_cannot_delete_expired_messages_shows_the_others(postgres_url: str, condition: str) -> None:
+    """Before the groups are ordered, expired messages are deleted, if possible."""
+    with hosting_postgres(postgres_url) as host:
+        host.create(fifo=True, retention_s=60)
+        host.send_to_groups("a1", "b1")
+        host.advance(30_000)
+        host.send_to_groups("a2")
+        host.values(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION USING ERRCODE = '{condition}'; END $$"
+        )
+        try:
+            host.values("CREATE TRIGGER refused BEFORE DELETE ON mq.fifo_msg EXECUTE FUNCTION refuse()")
+            host.run(set_clock(host.url, host.clock.now_ms() + 30_000))  # without the janitor
+            assert [each.body for each in host.do(commands.Peek(queue=QUEUE, count=3)).messages] == ["a2"]
+        finally:
+            host.values("DROP FUNCTION refuse CASCADE")
+        assert host.rows("fifo_msg") == 3
+        assert [each.body for each in host.do(commands.Peek(queue=QUEUE, count=3)).messages] == ["a2"]
+        assert host.rows("fifo_msg") == 1
+
+
+def test_a_peek_waits_for_no_transaction_on_a_group(postgres_url: str) -> None:
+    with hosting_postgres(postgres_url, options=HASTY) as host:
+        host.create(fifo=True, retention_s=60)
+        host.send_to_groups("a1", "b1")
+        host.advance(30_000)
+        host.send_to_groups("a2", "b2")
+        host.run(set_clock(host.url, host.clock.now_ms() + 30_000))  # without the janitor
+
+        async def peek() -> list[str]:
+            async with connected(host.url) as other, other.transaction():
+                await other.execute("SELECT FROM mq.fifo_group WHERE group_id = 'a' FOR UPDATE")
+                peeked = await execute(host.engine, commands.Peek(queue=QUEUE, count=3))
+            return [each.body for each in peeked.messages]
+
+        assert host.run(peek()) == ["a2", "b2"]
+        assert host.values("SELECT body FROM mq.fifo_msg WHERE qp > 0 ORDER BY seq") == ["a1", "a2", "b2"]
