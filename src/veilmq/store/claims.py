@@ -270,7 +270,7 @@ async def _source(
 ) -> tuple[QueueRow, _Source]:
     """Lock a source, and return its queue and its state; raises ``SourceNotFound`` or ``EpochFenced``."""
     queue = await tx.queue(queue_name)
-    rows = await tx.rows("source", queue.origin, name, lock="update")
+    rows = await tx.rows("source", queue.origin, name, "", lock="update")
     if not rows:
         raise errors.SourceNotFound(name)
     source = await _Source.load(tx, rows[0], await tx.now())
@@ -284,7 +284,7 @@ async def _source(
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
     queue = await tx.queue(command.queue, lock="share")
     await tx.lock("sources", queue.origin)  # sources of one consumer must not be opened concurrently
-    rows = list(await tx.rows("sources_of_consumer", queue.origin, command.source, command.consumer, lock="update"))
+    rows = list(await tx.rows("source", queue.origin, command.source, command.consumer, lock="update"))
     now_ms = await tx.now()
     if all(name != command.source for _, name, *_ in rows):
         rows += await tx.rows("insert_source", queue.origin, command.source, now_ms)
@@ -395,7 +395,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
     queue = await tx.queue(command.queue)
     bound = await _readable(tx, queue, command)
     if bound.state == _BINDING:
-        await tx.rows("source", queue.origin, command.source, lock="update")
+        await tx.rows("source", queue.origin, command.source, "", lock="update")
         bound = await _complete(tx, await _readable(tx, queue, command))
     if not 0 <= command.shard < bound.shards:
         raise errors.ShardNotFound(command.shard, bound.shards)
@@ -415,7 +415,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
 
 
 async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadClaim) -> BoundClaim:
-    row = await tx.row("source", queue.origin, command.source)
+    row = await tx.row("source", queue.origin, command.source, "")
     if row is None:
         raise errors.ClaimLost(command.number)
     return (await _Source.load(tx, row, await tx.now())).with_expired_hold().open_claim(command.number)

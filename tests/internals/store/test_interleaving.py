@@ -204,7 +204,7 @@ def test_past_violations_do_not_recur(interleaving: Interleaving, calls: str, sc
 @pytest.mark.parametrize(("interleaving", "kind", "pair"), [
     ("queues", "queue update", ("set", "tag")), ("claims", "queue share", ("open newer", "delete")),
     ("claims", "sources", ("open newer", "open newest")), ("claims", "source", ("beat", "acknowledge")),
-    ("claims", "sources_of_consumer", ("open", "acknowledge")),
+    ("claims", "source", ("open", "acknowledge")),
     ("claims", "source_names", ("purge", "acknowledge all")), ("publications", "writer update", ("publish", "publish")),
     ("publications", "writer share", ("stage", "publish")), ("publications", "due_publication", ("enter", "enter")),
     ("publications", "pending_publication", ("publish first", "enter")),

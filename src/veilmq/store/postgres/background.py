@@ -89,6 +89,7 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
             await connection.execute(SQL["end_late"], queue.partition, late_until)
             node.watches.wake(queue.name, 0)
         deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *event_log_args(queue))
+        await connection.execute(SQL["skip_claimed"], *args[:2])
         await _delete_expired(node, connection, queue.origin)
     else:
         deleted = await _run_to_end(node, connection, "sweep", *args, log_args=event_log_args(queue))

@@ -14,7 +14,6 @@ SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (
     OR EXISTS (SELECT FROM mq.setting WHERE starts_with(name, 'account '))
 
 -- name: copied_tables
--- The logged tables.
 SELECT relname FROM pg_class
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p' AND relname <> 'migration'
 ORDER BY oid

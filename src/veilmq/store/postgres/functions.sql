@@ -73,8 +73,7 @@ END $$;
 -- Recompute when a group, whose row the caller has locked, is next eligible: when the lease of its last message in flight ends, or its
 -- retention (claimed messages have neither end); with none in flight, when the last returned message became visible; without
 -- returned ones, when the first other message is visible. Skips at most 100 messages, and reads none that was sent after the first
--- visible one became visible. Deletes an empty group. p_leased: the messages that a receive has just leased; null for those already
--- recorded.
+-- visible one became visible. Deletes an empty group. p_leased: what a receive has just leased; null for the recorded messages.
 CREATE OR REPLACE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint, p_leased bigint[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -229,24 +228,23 @@ BEGIN
     IF p_how = 'give_back' THEN
         UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
     END IF;
-    IF p_log IS NOT NULL THEN
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', p_seqs, p_retention);
-    END IF;
+    PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', p_seqs, p_retention);
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs)
         AND (p_how <> 'give_back' OR sent_at <= v_kept) AND (p_how <> 'expire' OR claim IS NULL);
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
     RETURN cardinality(p_seqs);
 END $$;
 
--- Delete expired messages among the first 1,000 of a queue, except those of locked groups: the messages that are left decide the places
--- of their groups. Return the time up to which messages have expired. (With EXISTS, the planner would scan the table.)
+-- Delete expired messages among the first 1,000 of a queue (behind claimed ones that the janitor has passed), except those of locked
+-- groups: those that are left place the groups. Return the time up to which messages have expired. (EXISTS would scan the table.)
 CREATE OR REPLACE FUNCTION mq.fifo_expire(p_qp bigint, p_retention bigint, p_origin bigint, p_log text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_kept bigint := mq.retention_now() - p_retention;
 BEGIN
     IF (SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) ORDER BY seq LIMIT 1) IS NOT NULL THEN
         PERFORM mq.fifo_remove(p_qp, array_agg(first.seq), p_retention, 'expire', p_origin, p_log) FROM (
-            SELECT seq, group_id, sent_at, claim FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) ORDER BY seq LIMIT 1000
+            SELECT seq, group_id, sent_at, claim FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20)
+                AND seq >= (SELECT ended_before FROM mq.part WHERE qp = p_qp) ORDER BY seq LIMIT 1000
         ) AS first CROSS JOIN LATERAL (
             SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = first.group_id FOR UPDATE SKIP LOCKED -- one by one
         ) AS locked WHERE first.sent_at <= v_kept AND first.claim IS NULL HAVING count(*) > 0;
@@ -254,8 +252,7 @@ BEGIN
     RETURN v_kept;
 END $$;
 
--- Trigger: add or advance the turn of a group. The shared lock waits for fair_settle, which may postpone the turn, so that the turn is
--- read after that.
+-- Trigger: add or advance the turn of a group, which is read after fair_settle, which may postpone it: the shared lock waits for that.
 CREATE OR REPLACE FUNCTION mq.fair_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashint8extended(NEW.group_key, NEW.qp));

@@ -44,6 +44,11 @@ SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
     ORDER BY seq LIMIT $3
 ), $2, 'expire', $4, $5))
 
+-- name: skip_claimed
+-- Note that before the retention of $2 ms a FIFO queue has only claimed messages, so that receives do not read them.
+UPDATE mq.part SET ended_before = (mq.retention_now() - $2 + 1) << 20
+WHERE qp = $1 AND EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1 AND claim IS NOT NULL)
+
 -- name: pending_changes
 -- Up to which eligible_at groups may still follow an old delay, and the position before which a shorter retention has ended messages;
 -- 0 for neither.

@@ -2,9 +2,6 @@
 -- returned; one without a source is deleted then.
 
 -- name: source
-SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source WHERE qp = $1 AND name = $2;
-
--- name: sources_of_consumer
 -- The source $2, and those of the consumer $3 if it is not empty.
 SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
 WHERE qp = $1 AND (name = $2 OR (consumer = $3 AND $3 <> '')) ORDER BY name;

@@ -16,6 +16,7 @@ import pytest
 
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, connected
+from tests.store.test_claims import claim_whole, open_source
 from veilmq.core.commands import InspectLeases, InspectQueue, MessageState
 from veilmq.store import inspection
 from veilmq.store.named_queries import load, schema, shared
@@ -63,6 +64,33 @@ def test_cost_of_a_message_is_independent_of_the_queue_size(host: PostgresHost, 
     for number in range(100):
         send(host, f"beside {number}", 10, groups=kind != "standard")
     assert cycles() < 2 * read[1]
+
+
+@pytest.mark.usefixtures("new_tables")
+@for_each_kind
+def test_cost_of_a_receive_is_independent_of_claimed_messages_past_their_retention(
+    host: PostgresHost, kind: str
+) -> None:
+    """Once the janitor has passed them, and a receive the index entries from before the claim."""
+
+    def receives() -> int:
+        before = host.entries_read()
+        for _ in range(10):
+            assert len(host.receive(1)) == 1
+        return host.entries_read() - before
+
+    host.create(fifo=kind == "fifo", retention_s=60)
+    send(host, "first", 20, groups=kind != "standard")
+    receives()
+    read = receives()
+    send(host, "claimed", 1_000, groups=kind != "standard")
+    open_source(host)
+    claim_whole(host, 1, 1_000)
+    host.advance(60_000)
+    host.sweep()
+    send(host, "last", 20, groups=kind != "standard")
+    receives()
+    assert receives() < 4 * read
 
 
 @pytest.mark.usefixtures("new_tables")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
+from tests.store.test_claims import claim_whole, open_source
 from veilmq.core.commands import Command, InspectLeases, InspectQueue, MessageState, Peek
 from veilmq.store import inspection
 
@@ -167,12 +168,25 @@ def fifo_delayed(host: Host, count: int) -> None:
     host.set_queue(delay_s=900)
 
 
+def claimed_past_retention(host: Host, count: int, *, fifo: bool = False) -> None:
+    host.create(fifo=fifo, retention_s=60)
+    put(host, count + 40, groups=count + 40 if fifo else 0)
+    open_source(host)
+    claim_whole(host, 1, count)
+    host.advance(60_000)
+    put(host, 40 + count, groups=count + 40 if fifo else 0)
+
+
+def fifo_claimed_past_retention(host: Host, count: int) -> None:
+    claimed_past_retention(host, count, fifo=True)
+
+
 STATES: tuple[Callable[[Host, int], None], ...] = (
     waiting, some_returned, returned_before_the_others, all_returned, all_returned_and_as_many_new,
     returned_beside_dead_letters, in_flight, delayed, of_two_priorities, near_retention,
     fair_one_group, fair_as_many_groups, fair_noisy_groups, fair_beside_no_groups,
     fifo_one_group, fifo_as_many_groups, fifo_some_returned, fifo_all_returned,
-    fifo_blocked, fifo_deleted, fifo_delayed,
+    fifo_blocked, fifo_deleted, fifo_delayed, claimed_past_retention, fifo_claimed_past_retention,
 )  # fmt: skip
 
 
