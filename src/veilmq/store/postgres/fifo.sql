@@ -23,7 +23,7 @@ SELECT ready.* FROM (
     -- lock: FOR UPDATE SKIP LOCKED
 ) AS free, LATERAL (
     SELECT * FROM mq.fifo_msg
-    WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
+    WHERE qp = $1 AND group_id = free.group_id AND seq >= (mq.now_ms() - $3 + 1) << 20 AND sent_at > mq.now_ms() - $3
         AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
     ORDER BY seq
     LIMIT $2

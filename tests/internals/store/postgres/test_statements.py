@@ -17,7 +17,7 @@ import pytest
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, connected
 from tests.store.test_claims import claim_whole, open_source
-from veilmq.core.commands import InspectLeases, InspectQueue, MessageState
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek
 from veilmq.store import inspection
 from veilmq.store.named_queries import load, schema, shared
 from veilmq.store.postgres.background import SQL as SWEEPS
@@ -137,6 +137,25 @@ def test_receive_skips_a_thousand_empty_groups(host: PostgresHost) -> None:
     assert host.receive(10) == []
     assert host.rows("fifo_group") == 1_001
     assert host.bodies(10) == ["new 0"]
+
+
+@pytest.mark.usefixtures("new_tables")
+def test_cost_of_a_peek_is_independent_of_expired_messages_in_the_group(host: PostgresHost) -> None:
+    """It deletes up to a thousand of them, and reads none of the others."""
+    host.create(fifo=True, retention_s=60)
+    read = []
+    for expired in (2_000, 5_000):
+        host.put(*(message("old", group="g", dedup_id=uuid4().hex) for _ in range(expired)))
+        host.advance(59_000)
+        host.reopen()  # the janitor runs a minute later
+        host.put(message("live", group="g", dedup_id=uuid4().hex))
+        host.advance(1_000)
+        before = host.entries_read()
+        (peeked,) = host.do(Peek(queue=QUEUE, count=1)).messages
+        assert peeked.body == "live"
+        read.append(host.entries_read() - before)
+        host.purge()
+    assert 10 * read[1] < 11 * read[0]
 
 
 @pytest.mark.usefixtures("new_tables")
