@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.host import QUEUE, Host, fill
+from tests.store.host import QUEUE, Host, fill, message
 from tests.store.postgres_host import Store, on_sqlite
 from tests.store.test_dead_letters import (
     DEAD,
@@ -129,6 +129,23 @@ def test_messages_past_their_retention_are_not_moved(queues: Host) -> None:
     queues.advance(2_000)
     assert finish(queues).messages_moved == 2
     assert sorted(bodies(queues)) == ["old", "young"]
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_a_move_continues_behind_messages_past_their_retention(host: Host, *, fifo: bool) -> None:
+    """Also if there are more than one command deletes or skips."""
+    host.create(DEAD, fifo=fifo, retention_s=60)
+    host.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=1)
+    names = [str(number) for number in range(3_000)]
+    host.put(*(message(name, group=name if fifo else None, dedup_id=name) for name in names), queue=DEAD)
+    host.advance(59_000)
+    host.reopen()  # the janitor runs a minute later
+    host.put(message("live", group="live" if fifo else None, dedup_id="live"), queue=DEAD)
+    host.advance(1_000)
+    host.do(commands.StartMove(source=DEAD, destination=QUEUE))
+    ended = finish(host)
+    assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 1)
+    assert bodies(host) == ["live"]
 
 
 def test_a_move_wakes_the_destination_once(queues: Host) -> None:

@@ -206,9 +206,8 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
             queue = await tx.find_target(name, (0, topic.topic))
             if queue is None:
                 raise errors.QueueNotFound(name)
-            message = command.make(
-                topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms)
-            )
+            notification = topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms)
+            message = command.make(notification)
             (new,) = checked([replace(message, dedup_id=str(UUID(bytes=message_id)))], None, queue.settings)
             if isinstance(new, errors.VeilmqError):
                 raise new

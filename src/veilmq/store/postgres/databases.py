@@ -302,9 +302,8 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
         await other.execute(SHARDS["delete_identity"])  # a node that had not seen the removal may have added it again
     if await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
-    return next(
-        (each.place for each in kept.values() if each.url == url and not each.removed), max(kept, default=0) + 1
-    )
+    places = (each.place for each in kept.values() if each.url == url and not each.removed)
+    return next(places, max(kept, default=0) + 1)
 
 
 async def remove(home_url: str, name: str) -> Listed:

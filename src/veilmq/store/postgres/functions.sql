@@ -669,8 +669,7 @@ BEGIN
     RETURN QUERY SELECT cardinality(v_seqs), v_shards, v_letters;
 END $$;
 
--- Return the time from which retention is computed: the current time, but at most an hour after the last confirmed time, and not after
--- it while a node doubts the clock.
+-- Return the time of retention: now, at most an hour after the last confirmed time, and not after it while a node doubts the clock.
 CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT least(
         mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)

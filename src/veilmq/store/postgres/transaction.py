@@ -163,9 +163,11 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return rows
 
     async def select_visible(self, queue: Queue, count: int) -> tuple[list[VisibleMessage], bool]:
-        """Lock the messages; of a FIFO queue, their groups."""
+        """Lock the messages; of a FIFO queue, their groups, of which only so many without messages are skipped."""
+        has_expired = await self._expire(queue)
         rows = await self._fetch(sql(queue)["lock_visible"], queue.partition, count, retention_ms(queue))
-        return [VisibleMessage(row["seq"], row["source"], row["size_bytes"], row) for row in rows], len(rows) == count
+        messages = [VisibleMessage(row["seq"], row["source"], row["size_bytes"], row) for row in rows]
+        return messages, has_expired or len(rows) == count
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         seqs = [each.seq for each in messages]
@@ -234,15 +236,20 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return await self._stored(queue, sql(queue)["received"], seqs)
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
-        if queue.settings.fifo:  # the messages that retention has left decide the places of their groups
-            args = queue.partition, retention_ms(queue), *queues.event_log_args(queue)
-            with suppress(PostgresError):  # a full disk, or a receive has deleted them: peek as it is
-                async with self.connection.transaction():
-                    await self.connection.execute(FIFO["expire"], *args)
+        await self._expire(queue)
         if (shares := self.node.fair_of(queue)) is None:
             return await self._stored(queue, sql(queue)["peek"], count)
         noisy = await shares.find_noisy(self.connection, queue, judge=False)
         return await self._stored(queue, FAIR["peek"], count, noisy)
+
+    async def _expire(self, queue: Queue) -> bool:
+        """Return whether a FIFO queue had expired messages; delete some if possible, as the others place the groups."""
+        if queue.settings.fifo:
+            args = queue.partition, retention_ms(queue), *queues.event_log_args(queue)
+            with suppress(PostgresError):  # a full disk, or a receive has deleted them
+                async with self.connection.transaction():
+                    return bool(await self.connection.fetchval(FIFO["expire"], *args))
+        return False
 
     async def _stored(
         self, queue: Queue, statement: str, which: Any, *rest: Any, has_bodies: bool = False

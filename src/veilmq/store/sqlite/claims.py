@@ -263,10 +263,8 @@ class _Binding:
     def _choose(self, priority: int) -> None:
         session, partition, rows_max = self._session, self._queue.partition, self._effort_left // _RUN_EFFORT + 1
         lanes = [lane for lane in (priority, GROUPED + priority) if lane in self._queue.lanes]
-        args = session.now_ms, rows_max
-        found: list[Any] = [
-            session.execute(SQL_WITH_SIZES["standard_take"], (partition, lane, *args)) for lane in lanes
-        ]
+        take, args = SQL_WITH_SIZES["standard_take"], (session.now_ms, rows_max)
+        found: list[Any] = [session.execute(take, (partition, lane, *args)) for lane in lanes]
         returned = merge(*found, key=standard.by_visibility)
         runs = iter(session.rows("ready_runs", partition, priority, self._floor, rows_max))
         first, last = next(runs, (SEQ_MAX, 0))

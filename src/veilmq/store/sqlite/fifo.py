@@ -155,9 +155,8 @@ def receive(
     delivery.reply(results)
     if key is not None and results[slot] is not DEFERRED and results[slot].messages:
         receipts = [session.codec.read(message.receipt) for message in results[slot].messages]
-        store_attempt(
-            session, key, [AttemptedMessage(*receipt[1:], receipt[4]) for receipt in receipts], session.now_ms
-        )
+        taken = [AttemptedMessage(*receipt[1:], receipt[4]) for receipt in receipts]
+        store_attempt(session, key, taken, session.now_ms)
 
 
 def distribute(

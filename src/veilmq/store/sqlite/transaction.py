@@ -123,12 +123,10 @@ class _Transaction(SqliteClaims):
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         session, rows = self._session, [each.row for each in messages]
-        session.events.end_receipts(
-            queue.log, queue.partition, [row[SEQ] for row in rows if row[RECEIVE_COUNT]], kind=queue.kind
-        )
-        settling.move(
-            session, queue, target, rows, [(self.ids.next(), row[PROPERTIES], None, None, None) for row in rows]
-        )
+        received = [row[SEQ] for row in rows if row[RECEIVE_COUNT]]
+        session.events.end_receipts(queue.log, queue.partition, received, kind=queue.kind)
+        contents = [(self.ids.next(), row[PROPERTIES], None, None, None) for row in rows]
+        settling.move(session, queue, target, rows, contents)
         return len(rows)
 
     async def find_leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
