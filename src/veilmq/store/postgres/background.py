@@ -79,7 +79,7 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
     await _run_to_end(node, connection, "delete_old_receipts", queue.origin, rows_max, *expired)
     args = queue.partition, retention_ms(queue), rows_max
-    late_until, ended_before = await connection.fetchrow(SQL["pending_changes"], queue.partition) or (0, 0)
+    late_until, ended_before, floor = await connection.fetchrow(SQL["pending_changes"], *args[:2]) or (0, 0, 0)
     if queue.settings.fifo:
         if late_until:  # groups that still follow the old delay
             last: Any = (0, 0)
@@ -89,7 +89,7 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
             await connection.execute(SQL["end_late"], queue.partition, late_until)
             node.watches.wake(queue.name, 0)
         deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *event_log_args(queue))
-        await connection.execute(SQL["skip_claimed"], *args[:2])
+        await connection.execute(SQL["skip_claimed"], queue.partition, floor)
         await _delete_expired(node, connection, queue.origin)
     else:
         deleted = await _run_to_end(node, connection, "sweep", *args, log_args=event_log_args(queue))
