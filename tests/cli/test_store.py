@@ -10,8 +10,10 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import urllib3
 
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.cli.conftest import Outcome, Veilmq, without_passwords
@@ -203,6 +205,28 @@ def test_copy_refuses_a_database_of_another_format(databases: tuple[str, str], t
     execute(second, "INSERT INTO mq.migration (number, ends) VALUES (999, 999)")
     newer = f"{without_passwords(second)}: The database has format 999"
     veilmq("copy", "--from", first, "--to", second).fails(1, newer)
+
+
+def test_timeouts_of_the_database_or_role_do_not_apply(
+    folder: Path, tmp_path: Path, databases: tuple[str, str], veilmq: Veilmq
+) -> None:
+    """Neither to servers, nor to commands, whose statements may take long."""
+    url = databases[0]
+    for name in ("idle_in_transaction_session", "idle_session", "lock", "statement"):
+        execute(databases[1], f"ALTER DATABASE {urlsplit(url).path[1:]} SET {name}_timeout = '1ms'")
+    veilmq("copy", "--from", str(folder), "--to", url).prints("messages  3\n")
+    with RunningServer(store=url, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
+        assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
+        shown = veilmq("doctor", "--store", url, "--json")
+        assert all(each["ok"] for each in json.loads(shown.out)["checks"] if "durable" not in each["check"])
+        notified = "veilmq_store_notifications_arrive 1.0"
+        assert notified in urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode().splitlines()
+    assert veilmq("copy", "--from", url, "--to", str(tmp_path / "back")).code == 0
+
+
+def test_a_database_whose_encoding_lacks_characters_is_refused(postgres_url: str, veilmq: Veilmq) -> None:
+    with making_database(postgres_url, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0") as url:
+        veilmq("migrate", "--store", url).fails(1, "encoding LATIN1")
 
 
 def test_copy_refuses_one_of_several_databases_of_a_store(

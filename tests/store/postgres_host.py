@@ -106,7 +106,7 @@ CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ 
 _UNGUARDED = """
 CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT mq.now_ms() $$;
 """
-_END_OTHERS = """
+END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
@@ -202,7 +202,7 @@ class PostgresHost(Host):
 
     async def end_connections(self) -> None:
         async with connected(self.url) as connection:
-            await connection.execute(_END_OTHERS)
+            await connection.execute(END_OTHERS)
 
     def sweep(self) -> None:
         async def work() -> None:
@@ -301,9 +301,9 @@ async def prepare(url: str, *, guarded: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def making_database(url: str) -> Iterator[str]:
+def making_database(url: str, options: str = "") -> Iterator[str]:
     name = f"veilmq_{uuid.uuid4().hex}"
-    asyncio.run(execute(url, f"CREATE DATABASE {name}"))
+    asyncio.run(execute(url, f"CREATE DATABASE {name} {options}"))
     made = urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
     try:
         yield made

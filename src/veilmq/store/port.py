@@ -15,7 +15,7 @@ from veilmq.core.errors import VeilmqError
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
 FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
 UNREACHABLE = "The database cannot be reached; the server continues when it is back."
-STANDBY = "The database is a standby, which accepts no writes; the server continues when it is the primary."
+STANDBY = "The database is a standby or read-only; the server continues when it accepts writes."
 NOTHING_HELD_BACK = "The clock is trusted: nothing is held back."
 
 # Upper bounds of the histogram buckets, in seconds; the long ones are for long polls.

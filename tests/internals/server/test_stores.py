@@ -1,5 +1,6 @@
 """Opening the store that the settings name, exporting events from it, and serving while its database is down."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 import urllib3
@@ -21,7 +22,7 @@ from tests.internals.server.test_admin import get
 from tests.internals.store.known import unpack
 from tests.proofs.served import starting_nodes
 from tests.server.keys import client
-from tests.store.postgres_host import serving_from
+from tests.store.postgres_host import END_OTHERS, execute, making_database, serving_from
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events import EventsError
@@ -205,6 +206,26 @@ def test_readiness_follows_the_database(database: PostgresServer) -> None:
         server.wait_until(lambda: get(server, "/health/ready") == (200, "ready\n"))
         assert store_metrics(server)["veilmq_store_reachable"] == 1
         assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "a"
+
+
+@pytest.mark.parametrize("loss", ["the database", "the schema", "writes"])
+def test_a_server_whose_database_is_lost_is_not_ready(loss: str, database: PostgresServer) -> None:
+    """Its requests get an error that clients retry if the database does not exist or is read-only."""
+    with making_database(database.url) as url, RunningServer(store=url, clock=SystemClock()) as server:
+        queue, name = client(server).create_queue(QueueName="kept")["QueueUrl"], urlsplit(url).path[1:]
+        if loss == "the database":
+            asyncio.run(execute(database.url, f"DROP DATABASE {name} WITH (FORCE)"))
+        elif loss == "the schema":
+            asyncio.run(execute(url, "DROP SCHEMA mq CASCADE"))
+        else:
+            asyncio.run(execute(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on"))
+            asyncio.run(execute(url, END_OTHERS))
+        reason = STANDBY if loss == "writes" else UNREACHABLE
+        server.wait_until(lambda: get(server, "/health/ready") == (503, f"{reason}\n"))
+        with pytest.raises(ClientError) as refused:
+            client(server).send_message(QueueUrl=queue, MessageBody="b")
+        status = 500 if loss == "the schema" else 503
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
 
 
 SEND = urlencode({"Action": "SendMessage", "QueueUrl": "/000000000000/jobs", "MessageBody": "b"}).encode()

@@ -24,13 +24,12 @@ from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, keys_of
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
-from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, read_format, require
+from veilmq.store.postgres.schema import SchemaRefused, connect, invariants, migrate, read_format, require
 from veilmq.store.urls import without_passwords
 
 SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 
 _FETCHED_ROWS = 64  # each may have 1 MiB
-_SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 CONNECTION_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
 
 
@@ -46,7 +45,7 @@ class CopyTransaction:
     async def __aenter__(self) -> Self:
         """Connect; raises ``CopyRefused``."""
         try:
-            self.connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_SETTINGS)
+            self.connection = await connect(self._url, application_name="veilmq copy", jit="off", lock_timeout="10s")
         except (*CONNECTION_ERRORS, ValueError) as error:
             raise CopyRefused(f"{self.shown_url} cannot be used: {sentence(error)}") from error
         return self
@@ -72,7 +71,6 @@ class CopyTransaction:
             await schema(self.connection)
         except SchemaRefused as error:
             raise CopyRefused(f"{self.shown_url}: {error}") from error
-        await self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         self._transaction = self.connection.transaction(isolation="repeatable_read")
         await self._transaction.start()
         # A starting node reads the keys, and so waits until the copy ends.

@@ -23,7 +23,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock
 from veilmq.store.cold import Scheduler
 from veilmq.store.port import Metric, counter, gauge
-from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, CommitDurability, Durability, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, SESSION, SQL, CommitDurability, Durability, migrate, require
 from veilmq.store.transaction import Options
 from veilmq.store.urls import without_passwords
 
@@ -43,13 +43,10 @@ IN_DOUBT = (
 NOT_PRIMARY = (asyncpg.ReadOnlySQLTransactionError, asyncpg.TargetServerAttributeNotMatched)
 """The server is a standby; the primary may be another server at the same address."""
 
-TOO_MANY_CONNECTIONS = (asyncpg.TooManyConnectionsError,)
-"""The server's connection limit is reached."""
-
 UNREACHABLE = (
     *IN_DOUBT,
     *NOT_PRIMARY,
-    *TOO_MANY_CONNECTIONS,
+    asyncpg.TooManyConnectionsError,
     asyncpg.CannotConnectNowError,
     asyncpg.InvalidAuthorizationSpecificationError,
 )
@@ -57,7 +54,7 @@ UNREACHABLE = (
 
 _NOT_APPLIED = (
     *NOT_PRIMARY,
-    *TOO_MANY_CONNECTIONS,
+    asyncpg.TooManyConnectionsError,
     asyncpg.QueryCanceledError,  # the statement timeout
     asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,
@@ -162,6 +159,7 @@ async def _no_reset(connection: Any) -> None:
 
 
 SETTINGS = {
+    **SESSION,
     "application_name": "veilmq",
     "bytea_output": "hex",
     "default_transaction_isolation": "read committed",
@@ -172,7 +170,6 @@ SETTINGS = {
     "idle_in_transaction_session_timeout": "30s",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
-    "search_path": "mq",
     "tcp_keepalives_count": "3",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
@@ -192,7 +189,7 @@ class Database:
         self._settings = {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
         self._durable = self._pool(self._settings, _be_durable)
         self.relaxes = options.durability is Durability.STANDARD
-        self._relaxed = self._pool(self._settings | RELAXED) if self.relaxes else self._durable
+        self._relaxed = self._pool(self._settings | {"synchronous_commit": "off"}) if self.relaxes else self._durable
         self._pools = [self._durable, self._relaxed] if self.relaxes else [self._durable]
         self._is_known = False
 
@@ -239,9 +236,9 @@ class Database:
         try:
             # A timeout costs a task, and an idle connection needs none.
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
-        except UNREACHABLE as error:
+        except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:  # the database was dropped
             # An exhausted pool or server is reachable.
-            if isinstance(error, TOO_MANY_CONNECTIONS):
+            if isinstance(error, asyncpg.TooManyConnectionsError):
                 is_exhausted = pool.get_size() > 0
             else:
                 is_exhausted = pool.get_size() == pool.get_max_size() and not pool.get_idle_size()

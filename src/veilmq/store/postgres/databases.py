@@ -23,7 +23,7 @@ from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, Report, StoreError
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.queues import SQL
-from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, migrate, read_format, require
+from veilmq.store.postgres.schema import Durability, SchemaRefused, connect, examine, migrate, read_format, require
 from veilmq.store.urls import remove_passwords, without_passwords
 
 log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ def _members_file(home_url: str) -> Path | None:
 async def _connected(url: str) -> AsyncIterator[Any]:
     """Open a connection; raises ``StoreError``, also for failures inside the context."""
     with store_errors(url):
-        connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
+        connection = await connect(url)
         try:
             yield connection
         finally:

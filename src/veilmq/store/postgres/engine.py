@@ -50,6 +50,7 @@ from veilmq.store.postgres.transaction import run_cold, sweep
 log = logging.getLogger(__name__)
 
 _PROBE_S = 2.0
+_IS_READ_ONLY = "SELECT current_setting('transaction_read_only')::bool FROM mq.setting LIMIT 1"
 _JANITOR_LOCK, _EXPORT_LOCK = 0x7665696C6D72, 0x7665696C6D73  # schema.py has the key before these
 _EXPORT_LOCK_S_MAX = 20  # maximum wait for the lock
 _IDLE_MS_MAX = 60 * SECOND_MS
@@ -313,10 +314,10 @@ class PostgresEngine(Node):
         return StoreUnavailable()
 
     async def readiness_failures(self) -> list[str]:
-        """Return a reason if the database is unreachable or a standby."""
+        """Return a reason if the database is unusable, a standby or read-only."""
         try:
             async with asyncio.timeout(_PROBE_S), self.database.connection() as connection:
-                return [STANDBY] if await connection.fetchval("SELECT pg_is_in_recovery()") else []
+                return [STANDBY] if await connection.fetchval(_IS_READ_ONLY) else []
         except Exception:  # noqa: BLE001 - requests would fail too
             return [UNREACHABLE]
 

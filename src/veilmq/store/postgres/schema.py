@@ -30,6 +30,11 @@ from veilmq.store.named_queries import load, schema
 from veilmq.store.port import Finding, Report
 
 SQL = load("veilmq.store.postgres", "durability.sql")
+CONNECT_S = 5.0
+"""Timeout of an attempt to connect."""
+_TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "lock_timeout", "statement_timeout")
+SESSION = {**dict.fromkeys(_TIMEOUTS, "0"), "search_path": "mq"}
+"""Settings of every connection, which replace those of the role and of the database."""
 
 _SCRIPT = re.compile(r"(\d{3})_\w+\.sql")
 _ENDS = re.compile(r"^-- ends: (\d{3})$", re.MULTILINE)
@@ -40,7 +45,7 @@ CREATE SCHEMA IF NOT EXISTS mq;
 CREATE TABLE IF NOT EXISTS mq.migration (number int PRIMARY KEY, ends int NOT NULL DEFAULT 0);
 """
 # A session that waits for a table lock blocks all later ones, so the wait is short; an index may take long.
-_TIMEOUTS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '2s'"
+_WAIT_BRIEFLY = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '2s'"
 _DIALECT = {
     "id": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     "name": 'text COLLATE "C"',
@@ -68,6 +73,11 @@ class SchemaRefused(VeilmqError):
     """This version cannot use the schema of the database, or may not change it."""
 
 
+async def connect(url: str, **settings: str) -> "asyncpg.Connection[Any]":
+    """Open a connection for a command of an operator, without timeouts of statements."""
+    return await asyncpg.connect(url, timeout=CONNECT_S, server_settings=SESSION | settings)
+
+
 async def read_format(connection: Any, scripts: Sequence[Script] | None = None) -> tuple[int, list[Script]]:
     """Return the format of the database (0 without a schema) and the missing ``scripts`` (default: this version's).
 
@@ -75,6 +85,8 @@ async def read_format(connection: Any, scripts: Sequence[Script] | None = None) 
     """
     scripts = scripts or all_scripts()
     if not await connection.fetchval("SELECT to_regclass('mq.migration') IS NOT NULL"):
+        if (encoding := await connection.fetchval("SHOW server_encoding")) not in ("UTF8", "SQL_ASCII"):
+            raise SchemaRefused(f"Its encoding {encoding} lacks characters of messages: create one with UTF8.")
         return 0, [_schema_script(scripts)]
     found, ends = await connection.fetchrow(_READ_FORMAT)
     first, last = scripts[0].number - 1, scripts[-1].number
@@ -104,7 +116,7 @@ async def migrate(
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-            await connection.execute(_TIMEOUTS)
+            await connection.execute(_WAIT_BRIEFLY)
             await connection.execute(_PREPARE)
             found, pending = await read_format(connection, scripts)
             excluding = next((script.name for script in pending if 0 < found < script.ends), None)
@@ -152,10 +164,6 @@ def _schema_script(scripts: Sequence[Script]) -> Script:
     """Return the script that creates the schema of the last format."""
     text = "SET LOCAL search_path TO mq;\n" + schema(__package__, **_DIALECT)
     return Script(scripts[-1].number, "schema", text, max(script.ends for script in scripts))
-
-
-RELAXED = {"synchronous_commit": "off"}
-"""Additional settings of relaxed connections."""
 
 
 class Durability(StrEnum):
@@ -211,8 +219,6 @@ class CommitDurability:
 CHECKS = load("veilmq.store.postgres", "doctor.sql")
 """Queries that return the number of rows that break an invariant, and an example."""
 _VERSION_MIN = 150_000
-CONNECT_S = 5.0
-"""Timeout of an attempt to connect."""
 
 
 async def examine(connection: Any, *, durability: Durability) -> Report:
@@ -221,16 +227,13 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
     version, standby, autovacuum = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('autovacuum')::bool"
     )
-    autovacuum_off = "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
     found, pending = await read_format(connection)
     known, remedy = all_scripts()[-1].number, "run `veilmq migrate`, or start a server"
     missing = f"it has {found}, this version needs {known}: {remedy}"
     server_checks = {
-        "the version of the server is supported": ""
-        if version >= _VERSION_MIN
-        else "its version is older than 15, which is not supported",
+        "the version of the server is supported": "" if version >= _VERSION_MIN else "its version is older than 15",
         "the server is the primary": "it is a standby" if standby else "",
-        "autovacuum is on": "" if autovacuum else autovacuum_off,
+        "autovacuum is on": "" if autovacuum else "tables grow for ever",
         "acknowledged commits are durable": "; ".join(commits.warnings),
     }
     if not found:
