@@ -309,11 +309,8 @@ class LeaseTable:
                 now_s = self.clock.now_s()
                 lease.subscription.hold.add(now_s - lease.received_at_s, now_s=now_s)
                 lease.closed = True
-                lease.due_at_s = None
                 del lease.subscription.live[lease]
-                self._fail_confirmations(lease, LeaseState.ENDED)
-                if lease.withdrawal is not None:
-                    self._finish_withdrawal(lease)
+                self._finish_withdrawal(lease)
 
     def withdraw(self, lease: Lease) -> "Future[bool]":
         """Stop renewing ``lease``. Once no renewal is in flight, the future returns whether it may be released.
@@ -427,7 +424,7 @@ class LeaseTable:
             if not is_due and now_s - lease.renewed_at_s <= (at_s - lease.renewed_at_s) / 2:
                 continue
             self._check_deadline(lease, now_s)
-            if lease.is_renewable and not self._is_over(lease, now_s):
+            if lease.is_renewable and (lease.confirmations or not self._is_over(lease, now_s)):
                 lease.planned_at_s, lease.due_at_s = at_s, None
                 group.append(lease)
             elif is_due:
@@ -448,7 +445,7 @@ class LeaseTable:
         if not lease.warned and left_s <= WARNING_S + for_s:
             lease.warned = True
             self._callbacks.append(partial(subscription.watcher.ending, lease, left_s))
-        if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
+        if for_s < wanted_s and now_s + for_s <= max(now_s, lease.expires_at_s):
             self._let_expire(lease, now_s)
             return None
         self._callbacks.append(partial(self.metrics.margin.add, lease.expires_at_s - now_s))
@@ -514,12 +511,11 @@ class LeaseTable:
         self._callbacks.append(partial(lease.subscription.watcher.changed, lease, state))
 
     def _finish_withdrawal(self, lease: Lease) -> None:
-        """Resolve the futures of ``lease``, which has no renewal in flight and gets no more."""
+        """Resolve the futures of ``lease``, which gets no more renewals."""
         lease.due_at_s = None
         self._fail_confirmations(lease, LeaseState.ENDED)
-        withdrawal = lease.withdrawal
-        assert withdrawal is not None
-        self._callbacks.append(lambda: _resolve(withdrawal.set_result, lease.may_release))
+        if (withdrawal := lease.withdrawal) is not None:
+            self._callbacks.append(lambda: _resolve(withdrawal.set_result, lease.may_release))
 
     def _fail_confirmations(self, lease: Lease, state: LeaseState) -> None:
         confirmations, lease.confirmations = lease.confirmations, []
@@ -629,9 +625,9 @@ class Renewer:
 def call_timeout_s(requests: Sequence[RenewalRequest]) -> float:
     """Return the timeout of a call: it grows with each try, up to half of the time that is left of the first lease.
 
-    In the last seconds of a lease it is all of that time.
+    In the last seconds of a lease it is all of that time. Leases that have ended do not shorten it for the others.
     """
     first = requests[0].lease
-    left_s = min(one.lease.remaining for one in requests)
+    left_s = min((left for one in requests if (left := one.lease.remaining) > 0), default=CALL_TIMEOUT_S_LAST)
     usual_s = max(CALL_TIMEOUT_S_USUAL, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
     return max(CALL_TIMEOUT_S_MIN, min(usual_s, max(left_s / 2, CALL_TIMEOUT_S_LAST), left_s))

@@ -178,6 +178,15 @@ class TestEnd:
         assert 600 < left_s <= 900
         assert at_s + left_s == 43_200
 
+    def test_a_suspect_lease_is_not_renewed_at_the_limit(self) -> None:
+        """A renewal for no time would be a release."""
+        play, _ = held(jitter=0.5)
+        play.until(43_170)
+        play.queue.script = [Answer(error=BUSY)] * 100
+        play.until(50_000)
+        assert play.news[0][2] is SUSPECT
+        assert min(for_s for _, for_s in play.queue.renewals) >= 1
+
     def test_the_time_of_the_long_poll_counts(self) -> None:
         """The server may count from the request."""
         play = Play(Fixed(300, 200))
@@ -271,6 +280,14 @@ class TestRaces:
         play.until(26)
         assert play.queue.renewals == [(5, 30), (25, 30)]
 
+    def test_a_fence_renews_although_the_policy_does_not(self) -> None:
+        play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=0))
+        (lease,) = play.take(timeout_s=30)
+        confirmation = play.table.confirm(lease)
+        play.until(100)
+        assert confirmation.result(0) is HELD
+        assert play.queue.renewals == [(0, 60)]
+
     @pytest.mark.parametrize("gone", [False, True])
     def test_a_cancelled_fence_does_not_affect_others(self, gone: bool) -> None:
         play, lease = held()
@@ -318,6 +335,14 @@ class TestBatches:
         play.take("late", timeout_s=30)
         play.until(21)
         assert [[receipt for receipt, _ in call.entries] for call in play.queue.calls] == [["early", "a", "b"]]
+
+    def test_a_suspect_lease_does_not_shorten_the_timeout_of_the_others(self) -> None:
+        play = Play(Fixed(30, 20), jitter=0.5, usual_s=1.0)
+        play.take("late", timeout_s=1)
+        play.jump(15)
+        play.take("a", timeout_s=30)
+        play.until(60)
+        assert play.news == [(15, "late", SUSPECT)]
 
     def test_queues_do_not_share_calls(self) -> None:
         play = Play(Fixed(30, 20))
