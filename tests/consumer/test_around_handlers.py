@@ -513,7 +513,12 @@ class Ended(BaseException):
     """Like the outcomes of pytest."""
 
 
-@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, Ended])
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise self
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, Ended, Unprintable])
 async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consumer, error: type[BaseException]) -> None:
     @app.handler
     def work(body: str) -> None:
@@ -524,9 +529,10 @@ async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consum
         raise error(body)
 
     async with asyncio.timeout(10), app.test_client() as client:
-        for handler in [work, work_async] if error in (SystemExit, GeneratorExit, Ended) else [work]:
+        for handler in [work] if error in (StopIteration, KeyboardInterrupt) else [work, work_async]:
             end = await client.send(handler, "not today")
-            assert (end.outcome, end.error, end.reason) == ("retried", error.__name__, "not today")
+            assert (end.outcome, end.error) == ("retried", error.__name__)
+            assert end.reason == ("not today" if error is not Unprintable else "<its str() raises Unprintable>")
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,6 @@ class Consumer(Lifespan):
             for number in _SIGNALS:
                 loop.call_soon(loop.remove_signal_handler, number)  # uvloop's close does not
             loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.set_exception_handler(lambda *_: None)  # of tasks that are still pending, which the log has
             loop.close()
 
     async def _run(self) -> int:

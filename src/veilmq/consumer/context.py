@@ -128,10 +128,10 @@ _BY_CAUSE = {
 def ending_of(result: object, cause: Cause | None = None) -> Ending:
     """Return the ending for ``result``, which a handler returned or raised; ``cause`` is set if it was cancelled."""
     if isinstance(result, RetryLater):
-        return Ending(kind=EndingKind.RETRY, after_s=result.after_s, reason=str(result), error="RetryLater")
-    if isinstance(result, Outcome):
+        return Ending(kind=EndingKind.RETRY, after_s=result.after_s, reason=_text(result), error="RetryLater")
+    if isinstance(result, Reject | Drop):
         kind = EndingKind.REJECT if isinstance(result, Reject) else EndingKind.DROPPED
-        return Ending(kind=kind, reason=str(result), error=type(result).__name__)
+        return Ending(kind=kind, reason=_text(result), error=type(result).__name__)
     if isinstance(result, Failed):
         return result.ending
     if not isinstance(result, BaseException):
@@ -144,7 +144,14 @@ def ending_of(result: object, cause: Cause | None = None) -> Ending:
         first = first.tb_next
     lines = traceback.format_exception(type(result), result, first or result.__traceback__)
     trace = "".join(lines)[-TRACE_CHARACTERS_MAX:]
-    return Ending(kind=kind, reason=str(result), error=type(result).__name__, trace=trace)
+    return Ending(kind=kind, reason=_text(result), error=type(result).__name__, trace=trace)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - from the user's class
+        return f"<its str() raises {type(failure).__name__}>"
 
 
 _DOUBLINGS_MAX = 40
@@ -312,8 +319,11 @@ class Item(Generic[T]):
     context: Context
     outcome: Outcome | None = None
 
-    def fail(self, outcome: Outcome) -> None:
-        """End this message with ``outcome``; the others of the batch are unaffected."""
+    def fail(self, outcome: Outcome | type[Outcome]) -> None:
+        """End this message with ``outcome``; the others of the batch are unaffected. Raises ``TypeError``."""
+        outcome = outcome() if isinstance(outcome, type) else outcome
+        if not isinstance(outcome, BaseException):
+            raise TypeError(f"{outcome!r} is no outcome; use RetryLater, Reject or Drop")
         self.outcome = outcome
 
 

@@ -17,7 +17,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import (
     LOSSES,
@@ -166,9 +165,9 @@ class Child:
     def __init__(self, pipe: Connection, handler: Handler) -> None:
         self._pipe = pipe
         self._handler = handler
-        self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Context] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._context: Context | None = None
+        self._context: Context  # of the latest call
 
     # The interface of a lease
 
@@ -203,31 +202,27 @@ class Child:
         """Handle messages until the parent dies."""
         threading.Thread(target=self._read, daemon=True).start()
         while True:
-            message = self._calls.get()
-            self._pipe.send((ENDED, self._handle(message)))
+            self._pipe.send((ENDED, self._handle(self._calls.get())))
 
-    def _handle(self, message: ReceivedMessage) -> Ending:
-        lease: Any = self
-        context = Context(message, lease, lambda done: self._pipe.send((PROGRESS, done)))
-        self._context = context
+    def _handle(self, context: Context) -> Ending:
         result: object
         try:
             result = self._handler.call(context, {})
             _check(result)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             result = error
-        self._context = None
         return ending_of(result, context.cause)
 
     def _read(self) -> None:
+        lease: Any = self
         try:
             while True:
                 kind, value = self._pipe.recv()
                 if kind == CALL:
-                    self._calls.put(value)
+                    self._context = Context(value, lease, lambda done: self._pipe.send((PROGRESS, done)))
+                    self._calls.put(self._context)
                 elif kind == STOP:
-                    if (context := self._context) is not None:
-                        context.stop(value)
+                    self._context.stop(value)
                 else:
                     self._replies.put(value)
         except (EOFError, OSError):

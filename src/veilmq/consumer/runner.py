@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from veilmq.client.sqs import QueueClient
@@ -216,7 +216,9 @@ class Runner(Watcher):
             self._forget(delivery)
 
     def close(self) -> None:
-        """End the pool and the threads."""
+        """End the pool and the threads. asyncio does not log tasks that do not stop: ``_abandon`` has."""
+        for task in self._tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._pool.close()
         if self._keeper is not None:
             self._keeper.close()
@@ -299,7 +301,7 @@ class Runner(Watcher):
         slots = options.concurrency * (batching.size_max if batching else 1)
         ready = self._schedule.ready
         free = slots + self._intake.prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
-        if ready and free < SQS_RECEIVE_COUNT.maximum:
+        if ready and self._calls == options.concurrency and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # there is work, so wait until one request can receive a full batch
         blocked = self._schedule.blocked
         return self._outstanding.capacity(min(free, slots * BLOCKED_MAX - blocked, HELD_MAX - len(self._held)))
@@ -350,21 +352,20 @@ class Runner(Watcher):
             for delivery in deliveries:
                 delivery.ending = ending_of(error)
             # Either the event loop is closing, or the handler cancelled its own task; then the loop will run this.
-            self._loop.call_later(CLOSING_S, lambda: self._spawn(self._finish(deliveries)))
+            self._loop.call_later(CLOSING_S, self._finish, deliveries)
             raise
         finally:
             self._calls -= 1
             self.working -= len(deliveries)
             self._progressed.set()
-        await self._finish(deliveries)
+        self._finish(deliveries)
 
-    async def _finish(self, deliveries: Sequence[Context]) -> None:
+    def _finish(self, deliveries: Sequence[Context]) -> None:
+        """Settle in other tasks than that of the handler, whose late cancellation would interrupt it."""
         self._start_calls()
         self._intake.fill()
-        if len(deliveries) == 1:
-            await self._settle(deliveries[0])
-        else:
-            await asyncio.gather(*map(self._settle, deliveries))
+        for delivery in deliveries:
+            self._spawn(self._settle(delivery))
 
     async def _handle(self, deliveries: Sequence[Context]) -> None:
         """Set the ending of each delivery: call the handler once, for those that still need it."""
@@ -418,7 +419,7 @@ class Runner(Watcher):
             removed = await self._settler.end(delivery, ending)
         except Exception as error:  # noqa: BLE001 - the user's backoff may raise anything
             delivery.lease.log(logging.ERROR, "message %s could not be settled; its lease runs out", exc_info=True)
-            ending, removed = Ending(kind=EndingKind.LEFT, reason=str(error), error=type(error).__name__), False
+            ending, removed = replace(ending_of(error), kind=EndingKind.LEFT), False
             self.table.settle(delivery.lease)
         self.counts.hold_time.add(self.table.clock.now_s() - delivery.lease.received_at_s)
         self.hooks.call("settle", delivery, ending)
@@ -430,9 +431,8 @@ class Runner(Watcher):
             await self._release(self._schedule.failed(delivery))
 
     async def _release(self, deliveries: Sequence[Context]) -> None:
-        if deliveries:
-            await self._settler.release([delivery.lease for delivery in deliveries])
-            self.counts.events["released"] += len(deliveries)
+        await self._settler.release([delivery.lease for delivery in deliveries])
+        self.counts.events["released"] += len(deliveries)
         for delivery in deliveries:
             self.hooks.call("release", delivery)
             self._forget(delivery)

@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.consumer import acting
+from tests.consumer.simulation import message
 from tests.consumer.workbench import WAIT, Workbench, event, until
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
+from veilmq.consumer import Backoff, Batch, Context, Drop, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import Ending, EndingKind
-from veilmq.consumer.pools import Pool
+from veilmq.consumer.context import DONE, Cause, Ending, EndingKind
+from veilmq.consumer.handlers import make_handler
+from veilmq.consumer.pools import CALL, STOP, Child, Pool
 from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
 
@@ -73,22 +76,25 @@ async def test_a_fence_in_a_process_renews_through_the_parent(bench: Workbench) 
 
 
 async def test_messages_of_a_batch_have_their_own_outcomes(bench: Workbench) -> None:
-    """One is retried, one cannot be decoded and is rejected, two are done."""
+    """One is done, one dropped, one retried, one cannot be decoded. More arrive while the batch lingers."""
     app = bench.consumer("rows")
     sizes: list[int] = []
 
-    @app.batch(max_size=4, linger="20ms", wait=WAIT, dead_letter="dead")
+    @app.batch(max_size=4, linger="1h", wait=WAIT, dead_letter="dead")
     async def load(batch: Batch[int]) -> None:
         sizes.append(len(batch))
-        for item in batch:
-            if item.body == 3:
-                item.fail(RetryLater("1m"))
+        with pytest.raises(TypeError, match="'late' is no outcome"):
+            batch[0].fail("late")  # type: ignore[arg-type]
+        batch[1].fail(Drop)
+        batch[2].fail(RetryLater("1m"))
 
-    bench.client.send_batch("rows", [NewMessage(body=text) for text in ("1", "2", "three", "3")])
+    bench.client.send("rows", "1")
     async with bench.working(app) as running:
+        await until(lambda: running.runners[0].waiting)
+        bench.client.send_batch("rows", [NewMessage(body=text) for text in ("2", "three", "3")])
         await bench.settled(running)
         events = running.runners[0].counts.events
-        assert (events["acked"], events["retried"], events["rejected"]) == (2, 1, 1)
+        assert [events[name] for name in ("acked", "dropped", "retried", "rejected")] == [1, 1, 1, 1]
     assert sizes == [3], "one message of the full batch could not be decoded"
     assert bench.counts("rows") == (0, 1)
 
@@ -133,17 +139,22 @@ async def test_an_error_outside_the_handler_retries_the_message(
 async def test_a_handler_that_cancels_its_own_task_retries_its_message(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The consumer continues, and another message uses the slot."""
+    """The consumer continues, and another message uses the slot. A cancellation after the return has no effect."""
     monkeypatch.setattr("veilmq.consumer.runner.CLOSING_S", 0.01)
 
     async def work(body: str) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if body == "late":
+            asyncio.get_running_loop().call_soon(task.cancel)
+            return
         task.cancel()
         await asyncio.Event().wait()
 
-    async with bench.handling(work, "x", "y", concurrency=1, prefetch=0, retry=Backoff("1h", jitter="none")) as running:
-        await until(lambda: event(running, "retried") == 2)
+    async with bench.handling(
+        work, "x", "late", "y", concurrency=1, prefetch=0, retry=Backoff("1h", jitter="none")
+    ) as running:
+        await until(lambda: (event(running, "retried"), event(running, "acked")) == (2, 1))
         await bench.settled(running)
     assert (running.exit_code, bench.counts("orders")) == (0, (0, 2))
 
@@ -159,16 +170,20 @@ async def test_the_lease_of_a_message_that_cannot_be_settled_runs_out(bench: Wor
 def test_a_handler_that_ignores_its_cancellation_is_abandoned(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its message is released, with one line in the log: asyncio adds none when it destroys the task."""
+    """Its message is released, with one line in the log: asyncio adds none about its task, but one about the other."""
     app = bench.consumer("orders")
+
+    async def stay() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
 
     @app.handler(wait=WAIT)
     async def work(body: str) -> None:
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)
-        while True:
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stay())
 
     monkeypatch.setattr("veilmq.consumer.runner.CANCEL_S", 0.1)
     monkeypatch.setattr("veilmq.consumer.app.CANCEL_S", 0.1)
@@ -176,7 +191,7 @@ def test_a_handler_that_ignores_its_cancellation_is_abandoned(
     assert app.run() == ABANDONED
     gc.collect()
     names = [record.name for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [name for name in names if name in ("asyncio", "veilmq.consumer")] == ["veilmq.consumer"]
+    assert [name for name in names if name in ("asyncio", "veilmq.consumer")] == ["veilmq.consumer", "asyncio"]
     assert bench.counts("orders") == (1, 0)
 
 
@@ -304,6 +319,17 @@ async def test_the_message_of_a_dead_process_is_retried_in_another_one(bench: Wo
         bench.server.advance(2_000)
         await bench.settled(running)
         assert (event(running, "acked"), bench.counts("orders")) == (1, (0, 0))
+
+
+def test_a_stop_behind_its_call_reaches_a_process_that_has_not_begun_it() -> None:
+    def work(body: str, ctx: Context) -> None:
+        assert ctx.cancelled.is_set()
+
+    arriving: Any = iter([(CALL, message()), (STOP, Cause.TIMEOUT)])
+    child = Child(SimpleNamespace(recv=arriving.__next__), make_handler(work, queue="q", pool="process"))  # type: ignore[arg-type]
+    with pytest.raises(StopIteration):
+        child._read()
+    assert child._handle(child._calls.get()) is DONE
 
 
 async def test_the_death_of_an_idle_process_fails_no_message(bench: Workbench) -> None:
