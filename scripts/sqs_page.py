@@ -123,8 +123,9 @@ queue's URL is `http://<host>/<account>/<name>`; only its path counts. Members u
 JSON a `null` member counts as omitted, and strings are not accepted as integers.
 
 Where AWS is approximate, veilmq is exact: counters are those of the moment (with one exception, see [the life
-cycle](../lifecycle.md)), and a receive returns every visible message, up to the requested number. A receipt of a
-message that was received again does nothing, unless `stale_receipts` is `act`.
+cycle](../lifecycle.md)), and a receive returns every visible message, up to the requested number. (A data folder
+returns about 2 MiB of bodies at a time, and a receive that moves dead letters may return fewer.) A receipt of a message
+that was received again does nothing, unless `stale_receipts` is `act`.
 """
 
 _QUERY = """\
