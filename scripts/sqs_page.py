@@ -255,6 +255,7 @@ _MODEL = (
             "ReceiveMessage.Messages.MessageAttributes.BinaryListValues": "The same.",
             "DeleteMessageBatch.Successful.VeilmqReceipt": "A member of veilmq, which clients of SQS ignore.",
             "ChangeMessageVisibilityBatch.Successful.VeilmqHiddenForMs": "The same.",
+            "ChangeMessageVisibilityBatch.Successful.VeilmqReceipt": "The same.",
         },
     ),
     (

@@ -214,6 +214,11 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
     do("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=changes)
     do("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": handle}, {"Id": "b"}])
     do("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": handle}])
+    standard = sqs.queue()
+    sqs.call("SendMessage", QueueUrl=standard, MessageBody="m")
+    first, _ = (sqs.call("ReceiveMessage", QueueUrl=standard, VisibilityTimeout=timeout) for timeout in (0, 30))
+    superseded = {"Id": "a", "ReceiptHandle": first["Messages"][0]["ReceiptHandle"], "VisibilityTimeout": 9}
+    do("ChangeMessageVisibilityBatch", QueueUrl=standard, Entries=[superseded])
     for number in "345":  # enough for a task at one message per second to be still running
         sqs.call("SendMessage", QueueUrl=dead, MessageBody="m", **ids | {"MessageDeduplicationId": number})
     move = {"SourceArn": arn, "DestinationArn": sqs.attributes(url)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1}
