@@ -233,7 +233,7 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
     server_checks = {
         "the version of the server is supported": "" if version >= _VERSION_MIN else "its version is older than 15",
         "the server is the primary": "it is a standby" if standby else "",
-        "autovacuum is on": "" if autovacuum else "tables grow for ever",
+        "autovacuum is on": "" if autovacuum else "tables grow for ever: ALTER SYSTEM SET autovacuum = on",
         "acknowledged commits are durable": "; ".join(commits.warnings),
     }
     if not found:
