@@ -172,7 +172,8 @@ def test_only_the_notify_strategy_can_be_changed(topic: Topic, queue: Queue, ser
         topic.get_subscription("none").set_attributes(SubscriptionMeta(notify_strategy="BACKOFF_RETRY"))
 
 
-def test_subscriptions_are_listed_in_pages(topic: Topic, queue: Queue) -> None:
+def test_subscriptions_are_listed_in_pages(topic: Topic, queue: Queue, server: RunningServer) -> None:
+    """The SDKs for Go and Java request the attributes too, and read the same elements as of one subscription."""
     for name in ("b", "a2", "a1"):
         subscribe(topic, name)
     urls, marker = topic.list_subscription(ret_number=2)
@@ -180,6 +181,10 @@ def test_subscriptions_are_listed_in_pages(topic: Topic, queue: Queue) -> None:
     urls, marker = topic.list_subscription(ret_number=2, marker=marker)
     assert ([url.rpartition("/")[2] for url in urls], marker) == (["b"], "")
     assert len(topic.list_subscription(prefix="a")[0]) == 2
+    path = "/topics/news/subscriptions"
+    detailed = smq_request(server, "GET", path, "", "x-mns-with-meta: true", "x-mns-prefix: a1").body
+    shown = smq_request(server, "GET", f"{path}/a1").body.partition('v1">\n')[2]
+    assert f"<SubscriptionURL>http://h:1{path}/a1</SubscriptionURL>\n{shown}\n</Subscriptions>" in detailed
 
 
 def test_a_subscription_may_be_deleted_repeatedly(topic: Topic, queue: Queue) -> None:

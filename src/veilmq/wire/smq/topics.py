@@ -235,12 +235,12 @@ def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListSubscriptionByTopic: lists the URLs of the subscriptions of a topic."""
-    topic, (page, _) = topic_of(request, context), smq.read_listing(request.headers)
+    """ListSubscriptionByTopic: lists the URLs of subscriptions, and with ``x-mns-with-meta`` their attributes."""
+    topic, (page, detailed) = topic_of(request, context), smq.read_listing(request.headers)
 
     def entries(page: SubscriptionPage) -> list[tuple[str, str, str]]:
-        names = [view.subscription.name for view in page.subscriptions]
-        return [(name, subscription_url(topic, name, context), "") for name in names]
+        found = {view.subscription.name: _subscription_elements(view) for view in page.subscriptions}
+        return [(name, subscription_url(topic, name, context), found[name] if detailed else "") for name in found]
 
     return Plan(topics.ListSubscriptions(topic=topic, **page), smq.listing_response("Subscription", entries))
 
