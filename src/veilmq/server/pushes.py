@@ -56,7 +56,7 @@ from veilmq.server.http_parser import RenderedReply
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.settings import Address, AllowList, ServerSettings, unmapped
 from veilmq.store.port import Store, StoreError, execute
-from veilmq.wire.smq.topics import push_request
+from veilmq.wire.smq.topics import push_request, pushed_to
 
 log = logging.getLogger(__name__)
 
@@ -246,9 +246,7 @@ class PushedSubscription:
     def clear_due(self) -> None:
         """Clear the due time and the timer."""
         self.due_ms = None
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        self.inspect()
 
 
 REPLY_S_MAX = 5
@@ -351,10 +349,8 @@ class Pusher:
             if known is pushed:
                 self.engine.watch(pushed.queue, pushed.wake)
                 pushed.wake(self.clock.now_ms())
-        wanted = {(each.topic, each.name) for each in result}
-        for pushed in list(self._subscriptions.values()):
-            if (pushed.subscription.topic, pushed.subscription.name) not in wanted:
-                self._drop(pushed)
+        for queue in self._subscriptions.keys() - {push_queue(each.topic, each.name) for each in result}:
+            self._drop(self._subscriptions[queue])
         used = {pushed.receiver for pushed in self._subscriptions.values()}
         self._receivers = {name: each for name, each in self._receivers.items() if each in used}
         if self._changed:
@@ -363,7 +359,8 @@ class Pusher:
     def _drop(self, pushed: PushedSubscription) -> None:
         pushed.clear_due()
         self._due_subscriptions.pop(pushed, None)
-        if self._subscriptions.pop(pushed.queue, None) is not None:
+        if self._subscriptions.get(pushed.queue) is pushed:  # else a new subscription of that name is served
+            del self._subscriptions[pushed.queue]
             self.engine.unwatch(pushed.queue)
 
     def _ready(self, pushed: PushedSubscription) -> None:
@@ -541,6 +538,7 @@ class TopicService:
 
     async def _post(self, subscription: Subscription, message: ReceivedMessage) -> str:
         try:
+            subscription = pushed_to(subscription, message)
             target = await self._guard.admit(subscription.push_url)
             write = partial(
                 push_request,

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.clients.smq.raw import element, smq_request
 from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.internals.wire.sqs.requests import message, received
-from tests.server.push_receiver import Receiver, publish
+from tests.server.push_receiver import TOPIC, Receiver, publish, subscribed, waiting
 from veilmq.core import commands
 from veilmq.core.errors import EndpointRefused, InternalError, QueueNotFound, ReceiptState, StoreFull
 from veilmq.core.topics import PUSHES, ListPushes, Subscribe, Subscription, push_queue
@@ -465,6 +465,16 @@ async def test_a_message_received_for_an_ended_subscription_is_pushed(bench: Ben
     assert (bench.pending(), bench.counts.pushes_running) == ([], 0)
 
 
+async def test_a_late_result_for_an_ended_subscription_does_not_end_a_new_one(bench: Bench) -> None:
+    bench.engine.complete([ONE])
+    (_, on_received) = bench.engine.pending.pop()
+    for subscriptions in ([], [ONE]):
+        bench.engine.watches[PUSHES](0)
+        bench.engine.complete(subscriptions)
+    on_received(QueueNotFound(QUEUE))
+    assert set(bench.engine.watches) == {PUSHES, QUEUE}
+
+
 async def test_close_waits_for_received_messages_and_receives_no_more(bench: Bench) -> None:
     bench.engine.complete([ONE])
     watches = dict(bench.engine.watches)
@@ -490,6 +500,28 @@ async def test_a_listing_that_ends_after_close_is_ignored(bench: Bench) -> None:
     bench.engine.complete(InternalError())
     await closing
     assert bench.pending() == []
+
+
+@pytest.mark.parametrize("store", ["memory", "postgres"])
+def test_a_message_for_a_new_subscription_of_the_same_name_goes_to_its_url(
+    store: str, store_settings: Callable[[str], dict[str, Any]], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the server receives it before it has read that the subscription is a new one."""
+    release, late = threading.Event(), list[object]()
+    receiver.before = lambda _: release.wait(60)
+    with RunningServer(push_allow="127.0.0.1", **store_settings(store)) as server:
+        subscribed(server, "s", f"{receiver.url}/old")
+        publish(server)
+        server.wait_until(lambda: receiver.pushes)
+        monkeypatch.setattr(Pusher, "_listed", lambda _, result: late.append(result))
+        assert smq_request(server, "DELETE", f"{TOPIC}/subscriptions/s").status == 204
+        subscribed(server, "s", f"{receiver.url}/new", NotifyContentFormat="SIMPLIFIED")
+        publish(server, "for the new one")
+        server.wait_until(lambda: late)
+        release.set()
+        server.wait_until(lambda: waiting(server) == 0)
+    assert [push.path for push in receiver.pushes] == ["/old", "/new"]
+    assert receiver.pushes[1].headers["Content-Type"] == "text/plain;charset=utf-8"
 
 
 def undeliverable(server: RunningServer) -> int:

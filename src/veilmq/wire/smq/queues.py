@@ -1,6 +1,6 @@
 """The actions on queues and on the account, and queue attributes (reference, sections 4.0 to 4.5, 4.14)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -77,13 +77,12 @@ DEFAULTS: Mapping[str, SettingValue] = {"message_bytes_max": limits.SMQ_MESSAGE_
 """The defaults of new queues that differ between SMQ and SQS."""
 
 
-def read_settings(queue: Element, context: RequestContext) -> Values:
-    """Return the settings in the children of ``queue``; raises ``SmqError`` (InvalidArgument)."""
+def read_settings(parent: Element, context: RequestContext, names: Container[str] = ATTRIBUTES) -> Values:
+    """Return the settings in the children of ``parent`` with ``names``; raises ``SmqError`` (InvalidArgument)."""
     values: Values = {}
-    for name, text in smq.texts(queue).items():
-        attribute = ATTRIBUTES.get(name)
-        if attribute is not None:
-            values |= attribute.read(name, text, context)
+    for name, text in smq.texts(parent).items():
+        if name in names:
+            values |= ATTRIBUTES[name].read(name, text, context)
     return values
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from veilmq.core import limits, topics
 from veilmq.core.commands import ReceivedMessage
@@ -31,10 +32,9 @@ from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
 from veilmq.wire.smq.messages import body_md5, message_properties, missing_body, read_group
-from veilmq.wire.smq.queues import ATTRIBUTES
-from veilmq.wire.smq.request import Element, SmqRequest, body_of, checked_name, element, texts, unwrap
+from veilmq.wire.smq.queues import read_settings
+from veilmq.wire.smq.request import SmqRequest, body_of, checked_name, element, texts, unwrap
 from veilmq.wire.sqs.members import GROUP, escaped
-from veilmq.wire.sqs.queue_attributes import Values
 
 TOPIC_NAME = smq.NameRule(
     re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*"),
@@ -124,6 +124,7 @@ def _of_address(context: RequestContext) -> set[str]:
 
 _SIZE = "MaximumMessageSize"
 _LOGGED = "LoggingEnabled"
+_settings = partial(read_settings, names=(_SIZE, _LOGGED))
 
 
 def create(request: SmqRequest, context: RequestContext) -> Plan:
@@ -157,15 +158,6 @@ def list_page(request: SmqRequest, context: RequestContext) -> Plan:
         return [(plain_name(view.topic), topic_url(view.topic, context), details(view)) for view in page.topics]
 
     return Plan(topics.ListTopics(account=context.account, **page), smq.listing_response("Topic", entries))
-
-
-def _settings(topic: Element, context: RequestContext) -> Values:
-    """Return the settings in the children of ``topic``; queues have the same two attributes."""
-    members, values = texts(topic), Values()
-    for name in (_SIZE, _LOGGED):
-        if name in members:
-            values |= ATTRIBUTES[name].read(name, members[name], context)
-    return values
 
 
 def _topic_elements(view: TopicView) -> str:
@@ -292,6 +284,7 @@ def _subscription_elements(view: SubscriptionView) -> str:
 
 TAG = "MessageTag"
 """The name of the tag in documents, and in the properties of messages to push."""
+_URL = "Endpoint"
 
 
 def _notification_body(body: str, tag: str, notification: Notification) -> str:
@@ -323,16 +316,17 @@ def publish(request: SmqRequest, context: RequestContext) -> Plan:
     group, tag = read_group(members.get(GROUP)), read_tag(TAG, members)
     properties, properties_bytes = message_properties(message, group, context.caller)
     size_bytes = len(body.encode()) + properties_bytes
-    pushed = encode_properties(Properties(system={TAG: Attribute("String", tag)} if tag else {}))
 
     def make(notification: Notification) -> NewMessage:
-        """Return the message for one subscription; a message to push has the tag instead of properties."""
-        is_pushed = notification.subscription.push_url
+        """Return the message for one subscription; a message to push has its tag and target instead of properties."""
+        url = notification.subscription.push_url
+        pushed = {TAG: tag, _URL: url, _FORMAT: _NAMES[notification.subscription.format]} if url else {}
+        system = {name: Attribute("String", text) for name, text in pushed.items() if text}
         return NewMessage(
             body=_notification_body(body, tag, notification),
             size_bytes=size_bytes,
-            properties=pushed if is_pushed else properties,
-            group=None if is_pushed else group,
+            properties=encode_properties(Properties(system=system)) if url else properties,
+            group=None if url else group,
         )
 
     def respond(result: Any) -> Reply:
@@ -358,6 +352,13 @@ _CONTENT_TYPES = {
     NotificationFormat.JSON: b"application/json;charset=utf-8",
     NotificationFormat.SIMPLIFIED: b"text/plain;charset=utf-8",
 }
+
+
+def pushed_to(subscription: Subscription, message: ReceivedMessage) -> Subscription:
+    """Return the subscription to which ``message`` was published; ``subscription`` may be another of its name."""
+    system = {name: value.text for name, value in decode_properties(message.properties).system.items()}
+    url, kind = system.get(_URL), system.get(_FORMAT)
+    return replace(subscription, push_url=url, format=FORMATS[kind]) if url and kind else subscription
 
 
 def push_request(
