@@ -359,15 +359,17 @@ async def test_groups_are_handled_in_order_and_concurrently(bench: Workbench) ->
     assert (event(running, "released"), bench.counts(QUEUE)) == (0, (0, 0))
 
 
-async def test_a_rejected_message_does_not_block_its_group(bench: Workbench) -> None:
+@pytest.mark.parametrize("error", [Reject("bad"), LookupError("bad")], ids=["rejected", "failed"])
+async def test_a_rejected_message_does_not_block_its_group(bench: Workbench, error: Exception) -> None:
+    """Nor does one that fails as often as the queue allows: the queue would dead-letter both."""
     bench.client.create_queue("dead.fifo", {"fifo": True})
-    app = bench.consumer(QUEUE, fifo=True)
+    app = bench.consumer(QUEUE, fifo=True, dead_letter_queue="dead.fifo", receives_max=1)
     handled: list[str] = []
 
     @app.handler(wait=WAIT, dead_letter="dead.fifo")
     async def step(body: str) -> None:
         if body == "a0":
-            raise Reject("bad")
+            raise error
         handled.append(body)
 
     send(bench, "a0", "a1")

@@ -167,8 +167,6 @@ class Runner(Watcher):
         self._context = copy_context()
         self._intake.fill()
 
-    # ------------------------------------------------------------------------------------------------- shutdown
-
     async def stop(self, *, grace_s: float, skip_grace: asyncio.Event) -> None:
         """Stop in the order that ``running`` describes; ``skip_grace`` ends the grace period."""
         self._stopping = True
@@ -239,8 +237,6 @@ class Runner(Watcher):
             status = await self._threads.run(show, queue)
         return not status.visible and not self._held
 
-    # ------------------------------------------------------------------------------------------------- leases
-
     def changed(self, lease: Lease, state: LeaseState) -> None:
         if self.tracing is not None:
             self.tracing.changed(lease, state)
@@ -292,8 +288,6 @@ class Runner(Watcher):
         delivery = self._held.get(lease)
         if delivery is not None:
             self.hooks.call(name, delivery, *more)
-
-    # ------------------------------------------------------------------------------------------------- messages
 
     def _capacity(self) -> int:
         options = self.handler.options
@@ -411,7 +405,7 @@ class Runner(Watcher):
             return
         assert delivery.ending is not None
         try:
-            ending = self.handler.options.retry.decide(delivery.ending, delivery.attempt)
+            ending = await self._settler.decide(delivery, delivery.ending)
             if ending.kind not in _REMOVES:
                 await self._release(self._schedule.failed(delivery))
             if self._keeper is not None:

@@ -13,7 +13,8 @@ import random
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -25,7 +26,7 @@ from veilmq.consumer.leases import Lease, LeaseState, LeaseTable
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.renewal_policies import allowed_s, plain_code
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX
 from veilmq.core.messages import Attribute
 from veilmq.wire.sqs.names import is_fifo
 
@@ -65,8 +66,7 @@ class Settler:
 
     def __post_init__(self) -> None:
         queue, in_thread = self.options.queue, self.in_thread
-        self._dead_letter = self.options.dead_letter
-        self._dead_letter_known = self._dead_letter is not None
+        self._show: Callable[[], Awaitable[Any]] = lambda: in_thread(self.client.show, queue)
         self._server_moves = True  # until the server reports that it cannot
         self.handled_ids: OrderedDict[str, None] = OrderedDict()  # of recently handled messages, oldest first
         linger_s = 0.0 if is_fifo(queue) else LINGER_S
@@ -153,6 +153,18 @@ class Settler:
         }
         return [errors.get(change, _TOO_LATE) for change in changes]
 
+    async def decide(self, delivery: Context, ending: Ending) -> Ending:
+        """Return ``ending`` with the delay of a retry, or as a rejection after the last attempt.
+
+        At the next receive, a FIFO queue would dead-letter it with those behind it, whose receives it counted too.
+        """
+        ending = self.options.retry.decide(ending, delivery.attempt)
+        if is_fifo(self.options.queue) and ending.kind is EndingKind.RETRY and ending.error:
+            with suppress(Exception):  # then the queue decides
+                if 0 < (await self._show()).settings.receives_max <= delivery.attempt:
+                    return replace(ending, kind=EndingKind.REJECT)
+        return ending
+
     async def end(self, delivery: Context, ending: Ending) -> bool:
         """Apply ``ending``; return whether the message has left the queue, so that its group may continue."""
         kind = ending.kind
@@ -190,20 +202,16 @@ class Settler:
     async def _reject(self, delivery: Context, ending: Ending) -> bool:
         """Let the server move the message. If it cannot, copy it, then delete it; a failed copy leaves it in place."""
         try:
-            if not self._dead_letter_known:  # use the queue's own
-                status = await self.in_thread(self.client.show, self.options.queue)
-                self._dead_letter, self._dead_letter_known = status.settings.dead_letter_queue or None, True
-            target = self._dead_letter
-            if target is not None and await self._move(delivery, ending, target):
+            target = self.options.dead_letter or (await self._show()).settings.dead_letter_queue
+            if not target:
+                raise LookupError("there is none")
+            if await self._move(delivery, ending, target):
                 self.table.settle(delivery.lease)
                 self.counts.events["rejected"] += 1
                 return True
-            if target is not None:
-                await self._copy(delivery, ending, target)
+            await self._copy(delivery, ending, target)
         except Exception as error:  # noqa: BLE001 - from the user's client
             delivery.lease.log(logging.ERROR, "message %s could not be sent to the dead-letter queue: %s", error)
-            target = None
-        if target is None:
             delivery.lease.log(logging.ERROR, "message %s was rejected and will be received again: %s", ending.reason)
             await self._hide(delivery, ending)
             return False
@@ -216,7 +224,7 @@ class Settler:
         queue, lease = self.options.queue, delivery.lease
         reasons = _reasons(delivery.message, ending, queue)
         # Of at most ten attributes, the message's come first, but the most important reason is always sent.
-        reasons_max = max(1, _ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
+        reasons_max = max(1, SQS_MESSAGE_ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
         reasons = dict(list(reasons.items())[:reasons_max])
         if self.options.dead_letter is None:  # the queue's own has the same region and account: the name suffices
             target = target.rpartition("/")[2]
@@ -238,7 +246,7 @@ class Settler:
         message = delivery.message
         attributes = dict(message.attributes)
         for name, text in _reasons(message, ending, self.options.queue).items():
-            if name in attributes or len(attributes) < _ATTRIBUTES_MAX:
+            if name in attributes or len(attributes) < SQS_MESSAGE_ATTRIBUTES_MAX:
                 attributes[name] = Attribute(type="String", text=text)
         group, dedup_id = (message.group or message.id, message.id) if is_fifo(target) else (message.group, None)
         send = partial(self.in_thread, self.client.send, target, message.body, group=group, dedup_id=dedup_id)
@@ -305,7 +313,6 @@ class Batcher(Generic[T]):
                 future.set_result(result)
 
 
-_ATTRIBUTES_MAX = 10
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in messages
 _REASON_CHARACTERS_MAX = 500
 _TRACE_CHARACTERS_MAX = 1_000
