@@ -264,8 +264,7 @@ class Runner(Watcher):
 
     def _changed(self, lease: Lease, state: LeaseState) -> None:
         """Stop the handler of a lost lease. If no handler has started, forget the message and release its group."""
-        delivery = self._held.get(lease)
-        if delivery is None:
+        if (delivery := self._held.get(lease)) is None:
             return
         self.counts.events[state.value] += 1
         self.hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery)
