@@ -159,6 +159,7 @@ class Dispatcher:
         self._address = address or host
         self._scheme = scheme
         self._authentication = authentication
+        self.signed = authentication is not None
         self._named_contexts = named_contexts
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
@@ -169,10 +170,6 @@ class Dispatcher:
             b"AmazonSQS." + action: Route(SQS_JSON, action, label) for action, label in labels
         }
         self.metrics = Metrics()
-
-    @property
-    def signed(self) -> bool:
-        return self._authentication is not None
 
     def handle(self, request: Request, verified_caller: Caller | None = None) -> Pending | None:
         """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
@@ -190,9 +187,12 @@ class Dispatcher:
         route = self._routes_by_amz_target.get(headers.get(b"x-amz-target", b""))
         is_json = route is not None and headers.get(b"content-type") == CONTENT_TYPE
         if not is_json:
-            route, content = self._route(request)
+            route, content = self._route(request, protocol_of(request), is_verified=False)
         if (request.method != b"POST" or head is None) and (refusal := self._refusal(request, route)) is not None:
             self._reply_page(request, refusal, started_s)
+            return None
+        if headers.get(b"content-encoding", b"").lower() in _CODINGS:
+            self._refuse(request, _COMPRESSED, started_s)
             return None
         context = self._contexts.get(host) or self._context(host)
         if context is None:
@@ -220,17 +220,10 @@ class Dispatcher:
             self._decisions[credential, head[0]] = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)
 
-    def _route(self, request: Request) -> tuple[Route | None, Any]:
-        protocol = protocol_of(request)
-        if protocol is None:
-            return None, None
-        if request.hold is not None:  # a large body is read only after its signature is verified
+    def _route(self, request: Request, protocol: Protocol | None, *, is_verified: bool) -> tuple[Route | None, Any]:
+        if protocol is not None and request.hold is not None and not is_verified:  # a large body
             return Route(protocol, b"", UNKNOWN_ACTION), None
-        return self._read(protocol, request)
-
-    def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
-        parsed = protocol.read(request)
-        if parsed is None:
+        if protocol is None or (parsed := protocol.read(request)) is None:
             return None, None
         action, content = parsed
         return Route(protocol, action, protocol.labels.get(action, UNKNOWN_ACTION)), content
@@ -265,7 +258,7 @@ class Dispatcher:
             if self._authentication is not None:
                 caller_context = self._authentication.context(request, context, protocol.verifier, verified_caller)
             if content is None:  # a large body, whose signature is verified now
-                large, content = self._read(protocol, request)
+                large, content = self._route(request, protocol, is_verified=True)
                 if large is None:
                     self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
                     return None
@@ -274,10 +267,7 @@ class Dispatcher:
                 caller_context = with_trace_header(caller_context, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller_context)
         except protocol.refused as error:
-            if request.headers.get(b"content-encoding", b"").lower() in _CODINGS:
-                self._refuse(request, _COMPRESSED, started_s)
-            else:
-                exchange.reply(protocol.refuse(error, context.base_url))
+            exchange.reply(protocol.refuse(error, context.base_url))
             return None
         except Exception:
             log.exception("a request of action %s could not be decoded", exchange.action)
@@ -353,8 +343,6 @@ class Dispatcher:
         self.metrics.count(UNKNOWN_ACTION, "OK", perf_counter() - started_s)
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        if refusal is _UNKNOWN_PROTOCOL and request.headers.get(b"content-encoding", b"").lower() in _CODINGS:
-            refusal = _COMPRESSED  # a form without a readable action
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
         rendered = render_refusal(refusal, request.target, request.headers, self._base_url(request.headers))
         request.respond(refusal.status, rendered.headers, rendered.body)
