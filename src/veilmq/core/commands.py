@@ -629,8 +629,8 @@ class Engine(Protocol):
     def submit(self, command: Command, done: Done) -> None:
         """Run ``command``, then call ``done``."""
 
-    def withdraw(self, done: Done) -> None:
-        """Cancel the command submitted with ``done`` if it has not begun; for clients that have disconnected."""
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        """Cancel the commands that have not begun and whose ``done`` matches, and return each ``done``."""
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message before its last ``next_due_ms``; one watch for each queue.

@@ -74,6 +74,7 @@ class ByteBudget:
         self.verified = 0
         self.unread_replies = 0
         self.replies_full = False
+        self.on_replies_full: Callable[[], object] = bool  # called when ``replies_full`` becomes true
         self._by_key: Counter[str] = Counter()
         self._by_member: Counter[Share] = Counter()
         self.waiting: dict[Hold, int] = {}  # the bytes that each waits for, in order
@@ -86,12 +87,11 @@ class ByteBudget:
     def count_replies(self, change: int) -> None:
         """Add to the bytes of unread replies; ``change`` may be negative."""
         self.unread_replies += change
-        full = self.unread_replies > self.bytes_max // 2
-        if self.replies_full and not full:
+        was_full, self.replies_full = self.replies_full, self.unread_replies > self.bytes_max // 2
+        if change < 0 and (was_full or self.waiting):
             self._grant_soon()
-        self.replies_full = full
-        if change < 0 and self.waiting:
-            self._grant_soon()
+        elif self.replies_full and not was_full:
+            self.on_replies_full()
 
     def add_waiter(self, wake: Callable[[], object]) -> None:
         """Call ``wake`` once when unread replies no longer fill their half."""

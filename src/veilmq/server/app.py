@@ -150,7 +150,7 @@ async def serve(
         log.info("stopping: %d long polls wait", polls.parked)
         for acceptor in acceptors:
             acceptor.close()
-        polls.close()
+        polls.closing = True
         in_process.hurry()
         await shutdown.let_finish(connections.drain(), cut=connections.abort)
     if shutdown.failure is not None:

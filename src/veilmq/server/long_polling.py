@@ -15,8 +15,8 @@ Receives and claims wait together. A receive may get nothing because too many me
 claims do not have: then the first waiting claim is submitted. A claim without messages and due time may be at the limit
 of claimed messages, which does not concern receives: then the first waiting receive is submitted.
 
-While unread replies fill their half of the budget (``admission``), new polls park before they are submitted, for at
-least a second, and parked polls stay parked.
+While unread replies fill their half of the budget (``admission``), new polls, and receives that have not begun, park
+for at least a second, and parked polls stay parked.
 
 Each queue with waiters has one timer (for the next message that becomes visible) and each poll one for its deadline;
 nothing runs periodically.
@@ -24,8 +24,9 @@ nothing runs periodically.
 
 from bisect import insort
 from collections.abc import Callable
+from functools import partial
 from itertools import count
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import Any, ClassVar
 
 import msgspec
@@ -53,8 +54,9 @@ class LongPolls:
         """Run on the event loop of ``engine``; parked polls observe the unread replies of ``budget``."""
         self.engine = engine
         self.budget = budget or ByteBudget(HTTP_BYTES.default)
+        self.budget.on_replies_full = self._park_submitted
         self.clock = clock
-        self.closing = False
+        self.closing = False  # if set, no more polls park, and connections hurry the parked ones
         self._queues: dict[str, _WaiterQueue] = {}
         self.tickets = count()  # positions of waiters
 
@@ -77,16 +79,21 @@ class LongPolls:
             waiters.inspect()
         poll = _POLL_TYPES[type(command)](self, command, wait_s, on_result, permit=permit)
         if self.budget.replies_full:
-            poll.wait(max(wait_s or 0, PARKED_S_MIN)).park(poll, self.clock.now_ms())
+            self._park(poll)
         elif check_first and permit is not None:
             poll.attempt(poll.first_done, permit)
         else:
             self.engine.submit(command, poll.first_done)
         return poll
 
-    def close(self) -> None:
-        """Park no more polls; connections hurry the parked ones."""
-        self.closing = True
+    def _park(self, poll: "Poll") -> None:
+        poll.wait(max(poll.wait_s or 0, PARKED_S_MIN)).park(poll, self.clock.now_ms())
+
+    def _park_submitted(self) -> None:
+        """Park the receives that the store has not begun."""
+        withdrawn: list[Any] = self.engine.withdraw(lambda done: getattr(done, "__func__", None) is Poll.first_done)
+        for done in withdrawn:
+            self._park(done.__self__)
 
     @property
     def parked(self) -> int:
@@ -137,9 +144,9 @@ class Poll(msgspec.Struct, eq=False):
             return
         self.on_result = None
         if self.waiters is None:
-            self.polls.engine.withdraw(self.first_done)
+            self.polls.engine.withdraw(partial(eq, self.first_done))
         elif not (waiters := self._end_waiting()).remove(self):
-            self.polls.engine.withdraw(self.done)
+            self.polls.engine.withdraw(partial(eq, self.done))
             waiters.poll_ended(None)
 
     def hurry(self) -> None:

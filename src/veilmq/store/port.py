@@ -7,6 +7,8 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import eq
 from typing import Any, Literal, NamedTuple, Protocol
 
 from veilmq.core.commands import Clock, Command, Engine
@@ -43,7 +45,7 @@ async def execute(engine: Engine, command: Command) -> Any:
         return await future
     finally:
         if future.cancelled():
-            engine.withdraw(done)
+            engine.withdraw(partial(eq, done))
 
 
 @dataclass(slots=True, eq=False)

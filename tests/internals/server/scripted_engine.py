@@ -1,5 +1,6 @@
 """An engine with scripted results, for orders of events that are rare in a real one; a connection without a socket."""
 
+from collections.abc import Callable
 from typing import Any
 
 from veilmq.core.commands import Command, Done, Wake
@@ -18,8 +19,10 @@ class ScriptedEngine:
     def submit(self, command: Command, done: Done) -> None:
         self.pending.append((command, done))
 
-    def withdraw(self, done: Done) -> None:
-        self.pending = [entry for entry in self.pending if entry[1] != done]
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        withdrawn = [done for _, done in self.pending if matches(done)]
+        self.pending = [entry for entry in self.pending if not matches(entry[1])]
+        return withdrawn
 
     def watch(self, queue: str, wake: Wake) -> None:
         assert queue not in self.watches

@@ -212,7 +212,7 @@ async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) ->
 
 async def test_a_poll_parked_for_the_budget_does_not_wait_again_at_shutdown(bench: Bench) -> None:
     """Its request was complete while the others were being finished, so nothing hurries it."""
-    bench.polls.close()
+    bench.polls.closing = True
     bench.polls.budget.count_replies(HTTP_BYTES.default)
     bench.poll("late")
     assert bench.polls.parked == 1
@@ -263,6 +263,19 @@ async def test_a_poll_parked_for_the_budget_is_checked_before_its_first_attempt(
     await bench.settle()
     refused, allowed = answers
     assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
+
+
+async def test_receives_that_have_not_begun_park_when_replies_fill_the_budget(bench: Bench) -> None:
+    """The store has them already; when there is room, they get messages in their order."""
+    await bench.send(*"abc")
+    for name, wait_s in (("one", 20), ("two", 20), ("three", 0)):
+        bench.poll(name, wait_s=wait_s)
+    bench.polls.budget.count_replies(HTTP_BYTES.default)
+    await bench.advance(1_000)
+    assert bench.results == [("three", 1_000, [])]
+    bench.polls.budget.count_replies(-HTTP_BYTES.default)
+    await bench.settle()
+    assert bench.results[1:] == [("one", 1_000, ["a"]), ("two", 1_000, ["b"])]
 
 
 async def test_a_poll_parked_for_the_budget_counts_as_a_receive(bench: Bench) -> None:

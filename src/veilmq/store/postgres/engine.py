@@ -103,10 +103,12 @@ class Coalescer:
         if self.task is None:
             self.task = asyncio.get_running_loop().create_task(self._run())
 
-    def withdraw(self, done: Done) -> None:
-        """Drop the command of ``done`` unless it has started."""
-        for each in [each for each in self._waiting if each[1] == done]:
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        """Drop the commands that have not started and whose ``done`` matches, and return each ``done``."""
+        withdrawn = [each for each in self._waiting if matches(each[1])]
+        for each in withdrawn:
             self._waiting.remove(each)
+        return [done for _, done in withdrawn]
 
     async def _run(self) -> None:
         while self._waiting:
@@ -278,10 +280,8 @@ class PostgresEngine(Node):
         while waiting:
             submit(*waiting.popleft())
 
-    def withdraw(self, done: Done) -> None:
-        """Drop the command submitted with ``done`` unless it has started; its client has disconnected."""
-        for coalescer in self.coalescers.values():
-            coalescer.withdraw(done)
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        return [done for coalescer in self.coalescers.values() for done in coalescer.withdraw(matches)]
 
     def watch(self, queue: str, wake: Wake) -> None:
         self.watches.watch(queue, wake)

@@ -348,9 +348,8 @@ class Shards(Store):
             result = failure_of(error, type(command).__name__)
         done(result)
 
-    def withdraw(self, done: Done) -> None:
-        for engine in self._open_engines():
-            engine.withdraw(done)
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        return [done for engine in self._open_engines() for done in engine.withdraw(matches)]
 
     def watch(self, queue: str, wake: Wake) -> None:
         self._watched[queue] = wake

@@ -180,9 +180,11 @@ class SqliteStore(Store):
                 self._running = True
                 self._loop.call_soon(self._run)
 
-    def withdraw(self, done: Done) -> None:
-        for entry in [each for each in self._pending if each[1] == done]:
-            self._pending.remove(entry)
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        withdrawn = [done for _, done in self._pending if matches(done)]
+        if withdrawn:
+            self._pending = deque(entry for entry in self._pending if not matches(entry[1]))
+        return withdrawn
 
     def watch(self, queue: str, wake: Wake) -> None:
         self._session.wakes[queue] = wake

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import eq
 from urllib.parse import urlsplit
 
 import pytest
@@ -521,7 +523,7 @@ def test_commands_on_several_databases(host: ShardsHost) -> None:
     async def withdrawn() -> None:
         answers: list[object] = []
         host.engine.submit(commands.Receive(queue=QUEUE, count=1), answers.append)
-        host.engine.withdraw(answers.append)
+        host.engine.withdraw(partial(eq, answers.append))
         await execute(host.engine, commands.ListQueues(account="nobody"))
 
     host.run(withdrawn())
@@ -580,7 +582,7 @@ def test_receive_withdrawn_during_the_search_for_its_queue_leases_nothing(
         await searching.wait()
         other = asyncio.ensure_future(execute(host.engine, receive))
         await asyncio.sleep(0)
-        host.engine.withdraw(answers.append)
+        host.engine.withdraw(partial(eq, answers.append))
         goes_on.set()
         assert [each.body for each in (await other).messages] == ["a"]
         return answers
