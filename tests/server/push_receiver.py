@@ -139,7 +139,7 @@ def verify(push: Push) -> None:
     certificate = urllib3.request("GET", b64decode(push.headers["x-mns-signing-cert-url"]).decode())
     assert certificate.status == 200
     own = sorted(f"{name.lower()}:{value}" for name, value in push.headers.items() if name.lower().startswith("x-mns-"))
-    lines = ["POST", *(push.headers[name] for name in ("Content-MD5", "Content-Type", "Date")), *own, push.path]
+    lines = ["POST", *(push.headers[name] for name in ("Content-md5", "Content-Type", "Date")), *own, push.path]
     key = x509.load_pem_x509_certificate(certificate.data).public_key()
     assert isinstance(key, rsa.RSAPublicKey)
     signature = b64decode(push.headers["Authorization"], validate=True)

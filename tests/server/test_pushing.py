@@ -35,7 +35,7 @@ from tests.store.postgres_host import emptied
 from veilmq.testing import RunningServer
 
 HEADERS = (
-    "Host User-Agent Accept Content-Type Content-Length Content-MD5 Date x-mns-request-id x-mns-version "
+    "Host User-Agent Accept Content-Type Content-Length Content-md5 Date x-mns-request-id x-mns-version "
     "x-mns-signing-cert-url"
 )
 MESSAGE_HEADERS = (
@@ -77,7 +77,7 @@ def test_the_default_format_is_xml(server: RunningServer, receiver: Receiver) ->
     assert push.headers["Content-Type"] == "text/xml;charset=utf-8"
     assert push.headers["Host"] == f"127.0.0.1:{receiver.port}"
     assert push.headers["x-mns-version"] == "2015-06-06"
-    assert b64decode(push.headers["Content-MD5"]).decode() == md5(push.body.encode()).hexdigest()
+    assert b64decode(push.headers["Content-md5"]).decode() == md5(push.body.encode()).hexdigest()
     assert push.body == (
         '<?xml version="1.0"?>\n<Notification xmlns="http://mns.aliyuncs.com/doc/v1">'
         "<TopicOwner>000000000000</TopicOwner><TopicName>news</TopicName><Subscriber>000000000000</Subscriber>"
@@ -107,7 +107,7 @@ def test_the_json_format_has_the_same_members(server: RunningServer, receiver: R
 
 
 def test_the_simplified_format_has_the_other_members_in_headers(server: RunningServer, receiver: Receiver) -> None:
-    """The time is that of the publication, also in a retry."""
+    """The time is that of the publication, also in a retry. The digest is written as in a document."""
     published_ms = server.clock.now_ms()
     receiver.status = 503
     subscribed(server, "s", receiver.url, NotifyContentFormat="SIMPLIFIED")
@@ -119,6 +119,7 @@ def test_the_simplified_format_has_the_other_members_in_headers(server: RunningS
     first, push = receiver.pushes
     assert (push.body, push.headers["Content-Type"]) == ("just this", "text/plain;charset=utf-8")
     assert list(push.headers) == HEADERS.split() + MESSAGE_HEADERS.split() + END
+    assert push.headers["Content-md5"] == md5(b"just this").hexdigest().upper()
     values = [push.headers[name] for name in MESSAGE_HEADERS.split()]
     tag = "köln".encode().decode("latin-1")
     assert values == [identifier, tag, str(published_ms), "000000000000", "s", "news", "000000000000"]

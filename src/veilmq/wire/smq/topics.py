@@ -27,7 +27,7 @@ from veilmq.core.topics import (
     TopicView,
     read_push_url,
 )
-from veilmq.wire.exchange import Plan, Reply, RequestContext, md5
+from veilmq.wire.exchange import Plan, Reply, RequestContext
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
@@ -340,13 +340,11 @@ def publish(request: SmqRequest, context: RequestContext) -> Plan:
 
 # Requests that push a message to a URL (reference, section 9). The signature covers the same as that of a client's
 # request (section 3.1), so receivers written for the service can verify it; only the certificate differs. If the body
-# is not a document, the fields of a document are in headers.
+# is not a document, its fields are in headers, and the digest is not base64. Java's sample finds only ``Content-md5``.
 
 Sign = Callable[[bytes], bytes]
 """Sign a text (RSASSA-PKCS1-v1_5 with SHA-1)."""
 
-_METHOD = b"POST"
-_NO_TAG = Attribute("String")
 _CONTENT_TYPES = {
     NotificationFormat.XML: b"text/xml;charset=utf-8",
     NotificationFormat.JSON: b"application/json;charset=utf-8",
@@ -365,8 +363,7 @@ def push_request(
     subscription: Subscription, message: ReceivedMessage, url: PushUrl, *, date: str, certificate_url: str, sign: Sign
 ) -> bytes:
     """Return the bytes of a push request; ``date`` is the HTTP date of the attempt."""
-    body = message.body.encode()
-    digest = b64encode(md5(body, usedforsecurity=False).hexdigest().encode())
+    body, digest = message.body.encode(), body_md5(message.body).encode()
     kind, path = _CONTENT_TYPES[subscription.format], url.path.encode()
     named = {
         b"x-mns-request-id": smq.new_request_id().encode(),
@@ -374,29 +371,31 @@ def push_request(
         b"x-mns-signing-cert-url": b64encode(certificate_url.encode()),
     }
     if subscription.format is NotificationFormat.SIMPLIFIED:
-        tag = decode_properties(message.properties).system.get(TAG, _NO_TAG)
+        system = decode_properties(message.properties).system
         content = {
             **_subscription_names(subscription),
             "MessageId": message.id.hex().upper(),
-            TAG: tag.text,
+            TAG: system[TAG].text if TAG in system else "",
             "PublishTime": str(message.sent_at_ms),
         }
         for name, value in sorted(content.items()):
             if value:
                 named[b"x-mns" + re.sub("[A-Z]", r"-\g<0>", name).lower().encode()] = value.encode()
+    else:
+        digest = b64encode(digest.lower())
     signed = b"".join(b"%b:%b\n" % pair for pair in sorted(named.items()))
-    text = b"\n".join((_METHOD, digest, kind, date.encode(), signed + path))
+    text = b"\n".join((b"POST", digest, kind, date.encode(), signed + path))
     headers = {
         b"Host": url.authority.encode(),
         b"User-Agent": b"veilmq",
         b"Accept": b"*/*",
         b"Content-Type": kind,
         b"Content-Length": str(len(body)).encode(),
-        b"Content-MD5": digest,
+        b"Content-md5": digest,
         b"Date": date.encode(),
         **named,
         b"Authorization": b64encode(sign(text)),
         b"Connection": b"close",
     }
     lines = b"".join(b"%b: %b\r\n" % pair for pair in headers.items())
-    return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (_METHOD, path, lines, body)
+    return b"POST %b HTTP/1.1\r\n%b\r\n%b" % (path, lines, body)
