@@ -48,7 +48,7 @@ class SourceFailed(Exception):
 
 
 REMEDIES = {
-    "AccessDenied": "Reading a queue requires the permissions to receive and to delete.",
+    "AccessDenied": "A source requires the permissions to receive and to delete, a sink the one to send.",
     "ClaimAcknowledged": (
         "The checkpoint is older than the queue: it was restored or copied. Those messages are deleted. Restart with "
         "onAckedReplay=empty, or with a new checkpoint."
@@ -70,6 +70,7 @@ REMEDIES = {
     ),
     "QueueDoesNotExist": "Check the options endpoint and queue.",  # from the lookup of the name, an SQS call
     "QueueNotFound": "Check the options endpoint and queue.",
+    "SourceNotFound": "The queue was deleted, or the stream closed, while it ran. Restart with onLostClaim=skip.",
 }
 LOST = frozenset({"ClaimLost", "ClaimReleased"})
 

@@ -28,6 +28,7 @@ from veilmq.client.api import Publications
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core import limits
 from veilmq.spark.options import FAIL, SKIP, Connection, OptionWrong, SinkOptions
+from veilmq.spark.retries import with_remedies
 
 PART_BYTES = 2_097_152
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -97,16 +98,11 @@ def convert_batch(batch: Any) -> Any:
 def split_batch(batch: Any, messages_max: int) -> Iterator[Any]:
     """Divide a batch into slices for one request each: at most ``messages_max`` messages, and about ``PART_BYTES``."""
     for start in range(0, batch.num_rows, messages_max):
-        yield from _split_by_bytes(batch.slice(start, messages_max))
-
-
-def _split_by_bytes(rows: Any) -> Iterator[Any]:
-    if rows.num_rows == 1 or rows.nbytes <= PART_BYTES:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from _split_by_bytes(rows.slice(0, half))
-    yield from _split_by_bytes(rows.slice(half))
+        rows = batch.slice(start, messages_max)
+        if rows.num_rows == 1 or rows.nbytes <= PART_BYTES:
+            yield rows
+        else:
+            yield from split_batch(rows, (rows.num_rows + 1) // 2)
 
 
 def size_bytes(rows: Any, index: int) -> int:
@@ -167,8 +163,9 @@ class PartitionWriter:
     def __exit__(self, *_: object) -> None:
         self._queue.close()
 
+    @with_remedies()
     def add(self, batch: Any) -> None:
-        """Stage the rows of ``batch``; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
+        """Stage the rows of ``batch``; raises ``SinkFailed``, ``SourceFailed``, ``ClientError`` and ``Unreachable``."""
         for rows in split_batch(convert_batch(batch), self._options.batch_size):
             numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
             self._rows += rows.num_rows
@@ -343,6 +340,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
+@with_remedies()
 def publish(options: SinkOptions, written: Sequence[Written]) -> None:
     """Publish the staged rows in the order of their partitions; retries for up to the option ``patience``."""
     if not written:

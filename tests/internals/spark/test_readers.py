@@ -388,7 +388,14 @@ def test_unknown_stream_continues_only_with_skip(server: RunningServer, client: 
     earlier = {"v": 1, "src": "of-another-queue", "n": 3}
     with pytest.raises(SourceFailed, match="The queue has no record of this stream"):
         reader(server).latestOffset(earlier, ReadAllAvailable())
-    assert reader(server, onLostClaim="skip").latestOffset(earlier, ReadAllAvailable())["n"] == 1
+    running = reader(server, onLostClaim="skip")
+    end = running.latestOffset(earlier, ReadAllAvailable())
+    assert end["n"] == 1
+    client.delete_queue(QUEUE)
+    server.advance(60_000)
+    client.create_queue(QUEUE)
+    with pytest.raises(SourceFailed, match="The queue was deleted, or the stream closed"):
+        running.latestOffset(end, ReadAllAvailable())
 
 
 # mode=sqs on real Spark: plain receives and deletes, at least once.
