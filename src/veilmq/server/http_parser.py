@@ -199,9 +199,9 @@ SEEN_BEFORE_LAYOUT = _SAMPLED_OF * _SAMPLES
 
 @dataclass(slots=True)
 class Sample:
-    """The tokens of a head that no layout matched, and which of them were not the same later."""
+    """The hashes of a head's tokens, which may be secret, and which of the tokens were not the same later."""
 
-    tokens: list[bytes]
+    hashes: list[int]
     seen: int = 0
     varying: set[int] = field(default_factory=set)
     layout: Layout | None = None
@@ -244,9 +244,10 @@ class Layouts:
         key = (*tokens[:3:2], *names, head.translate(_MASK), *map(fields.get, _CONSTANT))
         if key not in self._samples and len(self._samples) >= SAMPLES_MAX:
             del self._samples[next(iter(self._samples))]
-        sample = self._samples.setdefault(key, Sample(tokens))
+        hashes = list(map(hash, tokens))
+        sample = self._samples.setdefault(key, Sample(hashes))
         sample.seen += 1
-        sample.varying.update([number for number, token in enumerate(tokens) if token != sample.tokens[number]])
+        sample.varying.update([number for number, each in enumerate(hashes) if each != sample.hashes[number]])
         if sample.seen % _SAMPLES or len(sample.varying) > _VARYING_MAX or not _PLAIN.fullmatch(head):
             return
         self.following.clear()  # it keeps no layout that is displaced
