@@ -1,6 +1,8 @@
 """Signatures of SQS and SMQ over real sockets: valid keys, invalid signatures, permissions."""
 
 import logging
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from botocore.exceptions import ClientError
 from urllib3 import BaseHTTPResponse
 
 from tests.clients.smq.raw import as_received, authorization_v4, hex_md5, signed_v2
+from tests.conftest import need
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, client, set_policy, signed, statement, written
 from veilmq.testing import RunningServer
 
@@ -80,6 +83,24 @@ def test_a_presigned_url_needs_no_key(server: RunningServer, key: str) -> None:
         assert (status, "/hand-made</QueueUrl>" in body) == (200, True)
     status, body = fetched(url.replace("hand-made", "other"))
     assert (status, "<Code>SignatureDoesNotMatch</Code>" in body) == (403, True)
+
+
+def test_node_fetches_a_presigned_url(server: RunningServer) -> None:
+    """Its fetch sends headers of a browser; with accounts, a page cannot forge a GET, as it has no key."""
+    need(shutil.which("node"), "node")
+    create = f"{server.endpoint}/?Action=CreateQueue&QueueName=jobs"
+    script = "for (const url of process.argv.slice(1)) console.log((await fetch(url)).status)"
+    words = ["node", "--input-type=module", "--eval", script, create, str(signed(create, presigned_s=60).url)]
+    assert subprocess.run(words, capture_output=True, check=True, timeout=60).stdout.split() == [b"403", b"200"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "evil.example"])
+def test_an_unsigned_get_of_a_browser_changes_nothing(server: RunningServer, host: str) -> None:
+    """Of a page that embeds the URL, or at a name that its owner has pointed at the server."""
+    headers = {"Host": host, "Accept-Language": "en", "User-Agent": "Mozilla/5.0", "X-Amz-Date": "20261128T000000Z"}
+    reply = urllib3.request("GET", f"{server.endpoint}/?Action=CreateQueue&QueueName=jobs", headers=headers)
+    assert (reply.status, b"<Code>MissingAuthenticationToken</Code>" in reply.data) == (403, True)
+    assert "QueueUrls" not in client(server).list_queues()
 
 
 def test_a_reload_replaces_the_keys(server: RunningServer, keys: Path) -> None:

@@ -238,8 +238,9 @@ class Dispatcher:
             return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
             return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _COMMON_METHODS)))
-        forged = origin.may_be_forged(request.headers, own_name=self._host, mark=route.protocol.mark)
-        return _FORGED_GET if forged else None
+        if self.signed or not origin.may_be_forged(request.headers, own_name=self._host, mark=route.protocol.mark):
+            return None  # a foreign page has no key to sign with
+        return _FORGED_GET
 
     def _serve(  # noqa: C901 (the path of every request: a further call costs time)
         self,
