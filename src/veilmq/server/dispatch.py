@@ -191,7 +191,7 @@ class Dispatcher:
         if (request.method != b"POST" or head is None) and (refusal := self._refusal(request, route)) is not None:
             self._reply_page(request, refusal, started_s)
             return None
-        if headers.get(b"content-encoding", b"").lower() in _CODINGS:
+        if request.body and headers.get(b"content-encoding", b"").lower() in _CODINGS:
             self._refuse(request, _COMPRESSED, started_s)
             return None
         context = self._contexts.get(host) or self._context(host)
