@@ -423,6 +423,24 @@ def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
     assert len(read(jobs)) == 4
 
 
+@pytest.mark.parametrize("sweeps", [False, True], ids=["", "swept"])
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_claimed_messages_past_their_retention_stay_expired_when_it_is_raised(
+    durable: Host, *, fifo: bool, sweeps: bool
+) -> None:
+    durable.create(fifo=fifo, retention_s=60)
+    durable.put(*(message(body, group=body if fifo else None, dedup_id=body) for body in "ab"))
+    open_source(durable)
+    claim_whole(durable)
+    durable.advance(60_000)
+    if sweeps:
+        durable.sweep()
+    durable.set_queue(retention_s=345_600)
+    durable.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    durable.advance(1_000)
+    assert durable.counts() == (0, 0, 0)
+
+
 def test_claimed_dead_letters_outlive_their_retention(durable: Host) -> None:
     durable.create(DEAD, retention_s=120)
     durable.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)

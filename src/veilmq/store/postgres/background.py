@@ -79,7 +79,7 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
     await _run_to_end(node, connection, "delete_old_receipts", queue.origin, rows_max, *expired)
     args = queue.partition, retention_ms(queue), rows_max
-    late_until, ended_before, floor = await connection.fetchrow(SQL["pending_changes"], *args[:2]) or (0, 0, 0)
+    late_until, ended_before, has_claims = await connection.fetchrow(SQL["pending_changes"], args[0]) or (0, 0, False)
     if queue.settings.fifo:
         if late_until:  # groups that still follow the old delay
             last: Any = (0, 0)
@@ -88,8 +88,9 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
                 await asyncio.sleep(_PAUSE_S)
             await connection.execute(SQL["end_late"], queue.partition, late_until)
             node.watches.wake(queue.name, 0)
+        if has_claims:  # claimed messages stay; those past their retention end when they return, and receives pass them
+            await connection.execute(SQL["keep_expired"], *args[:2])
         deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *event_log_args(queue))
-        await connection.execute(SQL["skip_claimed"], queue.partition, floor)
         await _delete_expired(node, connection, queue.origin)
     else:
         deleted = await _run_to_end(node, connection, "sweep", *args, log_args=event_log_args(queue))

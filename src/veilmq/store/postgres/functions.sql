@@ -223,7 +223,8 @@ CREATE OR REPLACE FUNCTION mq.fifo_remove(
     p_qp bigint, p_seqs bigint[], p_retention bigint, p_how text DEFAULT 'delete', p_origin bigint DEFAULT NULL, p_log text DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
-    v_kept bigint := mq.retention_now() - p_retention; v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
+    v_kept bigint := greatest(mq.retention_now() - p_retention, (SELECT ended_until FROM mq.part WHERE qp = p_qp));
+    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
 BEGIN
     IF p_how = 'give_back' THEN
         UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
@@ -244,7 +245,7 @@ BEGIN
     IF (SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) ORDER BY seq LIMIT 1) IS NOT NULL THEN
         PERFORM mq.fifo_remove(p_qp, array_agg(first.seq), p_retention, 'expire', p_origin, p_log) FROM (
             SELECT seq, group_id, sent_at, claim FROM mq.fifo_msg WHERE qp = p_qp AND seq < ((v_kept + 1) << 20)
-                AND seq >= (SELECT ended_before FROM mq.part WHERE qp = p_qp) ORDER BY seq LIMIT 1000
+                AND seq >= (SELECT (ended_until + 1) << 20 FROM mq.part WHERE qp = p_qp) ORDER BY seq LIMIT 1000
         ) AS first CROSS JOIN LATERAL (
             SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = first.group_id FOR UPDATE SKIP LOCKED -- one by one
         ) AS locked WHERE first.sent_at <= v_kept AND first.claim IS NULL HAVING count(*) > 0;

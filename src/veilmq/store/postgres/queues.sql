@@ -6,11 +6,6 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin,
     (SELECT 100 < ANY(priorities) FROM mq.part WHERE part.qp = queue.qp)
 FROM mq.queue WHERE name = $1
 
--- name: keep_expired
--- Keep messages expired that the retention ($2, in ms) has ended, even if the next retention is longer.
-UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
-WHERE qp = $1
-
 -- name: queue_sources
 SELECT name FROM mq.queue
 WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND name > $2 ORDER BY name LIMIT $3

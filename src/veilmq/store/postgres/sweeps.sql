@@ -44,15 +44,15 @@ SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
     ORDER BY seq LIMIT $3
 ), $2, 'expire', $4, $5))
 
--- name: skip_claimed
--- Note that a FIFO queue has only claimed messages before the position $2, so that receives do not read them.
-UPDATE mq.part SET ended_before = $2
-WHERE qp = $1 AND EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1 AND claim IS NOT NULL)
+-- name: keep_expired
+-- Keep messages expired that the retention ($2, in ms) has ended, even if the next retention is longer.
+UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
+WHERE qp = $1
 
 -- name: pending_changes
 -- Up to which eligible_at groups may still follow an old delay, and the position before which a shorter retention has ended messages;
--- 0 for neither. Then the position before which the retention of $2 ms ends messages.
-SELECT late_until, ended_before, (mq.retention_now() - $2 + 1) << 20 FROM mq.part WHERE qp = $1
+-- 0 for neither. Whether messages of a FIFO queue are claimed.
+SELECT late_until, ended_before, EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1 AND claim IS NOT NULL) FROM mq.part WHERE qp = $1
 
 -- name: settle_groups
 -- Apply the current delay to up to $5 groups that follow an old one, behind the group at $3 and $4; $2 is the retention in ms. Return

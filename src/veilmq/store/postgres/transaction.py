@@ -132,7 +132,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         if is_longer and settings.fifo:  # expired messages must stay expired: they are deleted now
             await background.sweep_queue(self.node, connection, queue)
         elif is_longer:
-            await self.run("keep_expired", queue.partition, retention_ms(queue))
+            await connection.execute(background.SQL["keep_expired"], queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await background.settle_groups(connection, queue)

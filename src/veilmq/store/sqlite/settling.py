@@ -485,12 +485,10 @@ def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], c
         session.run("insert_ordered_run", partition, session.last_seq, first, len(rows))
         fifo.admit_delayed(session, target, {groups[row[GROUP]]: seq for seq, row in moves})
     else:
-        session.run_many(
-            "standard_delete", [(source.partition, None, row[SEQ]) for row in rows if row[EPOCH] is not None]
-        )
-        remove_runs(
-            session, source.partition, to_runs(sorted((row[LANE], row[SEQ]) for row in rows if row[EPOCH] is None))
-        )
+        returned = [(source.partition, None, row[SEQ]) for row in rows if row[EPOCH] is not None]
+        session.run_many("standard_delete", returned)
+        waiting = sorted((row[LANE], row[SEQ]) for row in rows if row[EPOCH] is None)
+        remove_runs(session, source.partition, to_runs(waiting))
         grouped = [(partition, seq, row[LANE], now_ms, row[GROUP]) for seq, row in moves if row[GROUP] is not None]
         session.run_many("standard_insert", grouped)
         runs = to_runs([(row[LANE], seq) for seq, row in moves if row[GROUP] is None])
