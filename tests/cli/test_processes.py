@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError as SqsError
 
 from tests.cli.conftest import COMMAND, PIPES, Veilmq, command, environment
 from tests.proofs.forking import Forked
-from tests.server.keys import REGION, SECRETS, TEXT, client, written
+from tests.server.keys import OWNER, REGION, SECRETS, TEXT, client, written
 from tests.tidy.tree import ROOT
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Forwards
@@ -138,6 +138,18 @@ def test_sighup_reloads_the_credentials(tmp_path: Path) -> None:
         assert any(is_served(new) for _ in range(10_000))
         with pytest.raises(SqsError, match="InvalidClientTokenId"):
             known.list_queues()
+
+
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path, veilmq: Veilmq) -> None:
+    keys, mark = written(tmp_path / "keys.toml"), "\ufeff"
+    written(keys, mark + TEXT)
+    content = f'{mark}memory = true\naccount = "{OWNER}"\ncredentials = "{keys}"\n[queues.orders]\n'
+    config = written(tmp_path / "veilmq.toml", content)
+    with serving("--port", "0", "--admin-port", "0", cwd=config.parent) as (_, endpoint):
+        assert len(client(endpoint, region_name="us-east-1").list_queues()["QueueUrls"]) == 1
+    rules = written(tmp_path / "rules.toml", f"{mark}default = 'orders'\n")
+    options = "--from jobs --until-empty --endpoint http://127.0.0.1:1"
+    veilmq("forward", "--rules", str(rules), *options.split()).fails(1, "http://127.0.0.1:1")
 
 
 def test_server_commands_without_the_server_extra_name_it() -> None:

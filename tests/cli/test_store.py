@@ -21,6 +21,7 @@ from tests.client.scripted_server import ScriptedServer, reply
 from tests.client.traffic import drained
 from tests.proofs.served import Served, ServedFolder, starting_nodes
 from tests.server.keys import OWNER, REGION, SECRETS, written
+from tests.small_disk import MIB, small_file_system
 from tests.store.postgres_host import connected, making_database
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
@@ -89,6 +90,14 @@ def test_a_backup_prints_its_folder_and_never_overwrites_one(folder: Path, tmp_p
     assert result.code == 0
     assert result.out.splitlines()[0].split() == ["backup", str(tmp_path / "copy")]
     veilmq(*backup).fails(1, "is not overwritten")
+
+
+def test_a_backup_on_a_full_disk_leaves_nothing(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
+    with small_file_system(tmp_path / "disk", size_bytes=MIB // 8):
+        for to in ("disk/copy", "disk/copy.db"):
+            backup = veilmq("backup", "--data", str(folder), "--to", str(tmp_path / to))
+            backup.fails(1, f"cannot be copied to {tmp_path / to}: its disk is full.")
+        assert list((tmp_path / "disk").iterdir()) == []
 
 
 BODIES = ["a", "b", "c"]

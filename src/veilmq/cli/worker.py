@@ -143,7 +143,7 @@ def _load(place: str) -> Consumer:
 def forward(
     *,
     intake: Annotated[str, Parameter(name="--from", metavar="QUEUE", help="Name of the intake queue.")],
-    rules: Rules | None = content(lambda text: read_rules(text.decode()), "TOML file with forwarding rules."),
+    rules: Rules | None = content(lambda raw: read_rules(raw.decode("utf-8-sig")), "TOML file with forwarding rules."),
     table: TableRouter | None = content(
         lambda text: TableRouter(read_table(text)), "Instead of rules: a routing table, as written by route-table."
     ),

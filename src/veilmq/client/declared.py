@@ -95,7 +95,7 @@ def read_declared(path: Path, *, others: Collection[str] = ()) -> Declared:
     """
     with _located(str(path)):
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}.") from None
         try:

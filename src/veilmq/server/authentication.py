@@ -76,7 +76,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(path: Path) -> dict[str, AccessKey]:
     """Return the keys of the file by id; raises ``CredentialsError``. Expiry times without an offset are in UTC."""
     try:
-        file = msgspec.toml.decode(_read(path), type=_File)
+        file = msgspec.toml.decode(_read(path).decode("utf-8-sig"), type=_File)
     except msgspec.ValidationError as error:
         raise CredentialsError(path, f"is invalid: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:

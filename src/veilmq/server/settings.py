@@ -541,7 +541,7 @@ def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, 
     if named is None and FILE_VARIABLE not in environment and not path.exists():
         return {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingError("config", value=path, problem=f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML

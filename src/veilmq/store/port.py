@@ -98,6 +98,11 @@ class Finding(NamedTuple):
     detail: str
 
 
+def findings(details: Mapping[str, str]) -> list[Finding]:
+    """Return the finding of each check; an empty detail means that it holds."""
+    return [Finding(check, ok=not detail, detail=detail) for check, detail in details.items()]
+
+
 class Report(NamedTuple):
     """The findings of the doctor, and facts about the store by name (numbers of queues, messages, …)."""
 

@@ -16,7 +16,7 @@ The doctor only reads, in one snapshot, and can run beside nodes.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -27,7 +27,7 @@ import asyncpg
 
 from veilmq.core.errors import VeilmqError
 from veilmq.store.named_queries import load, schema
-from veilmq.store.port import Finding, Report
+from veilmq.store.port import Finding, Report, findings
 
 SQL = load("veilmq.store.postgres", "durability.sql")
 CONNECT_S = 5.0
@@ -252,8 +252,3 @@ async def invariants(connection: Any) -> list[Finding]:
         count, example = await connection.fetchrow(query)
         details[check] = f"{count} rows break this, the first at {example}" if count else ""
     return findings(details)
-
-
-def findings(details: Mapping[str, str]) -> list[Finding]:
-    """Return the finding of each check; an empty detail means that it holds."""
-    return [Finding(check, ok=not detail, detail=detail) for check, detail in details.items()]

@@ -23,7 +23,7 @@ from veilmq.store import copying
 from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.named_queries import load
-from veilmq.store.port import Finding, Report
+from veilmq.store.port import Report, findings
 from veilmq.store.sqlite import database, fifo
 from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError
 from veilmq.store.sqlite.fair import GROUPED
@@ -98,12 +98,11 @@ def _examine(connection: apsw.Connection) -> Report:
     checks = load(__package__, "doctor.sql")
     list(connection.execute(checks.pop("views")))
     problems = "; ".join([str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]).removeprefix("ok")
-    findings = [Finding(check="the database file is sound", ok=not problems, detail=problems)]
+    details = {"the database file is sound": problems}
     for check, query in checks.items():
         counting = f"WITH found (broken) AS ({query}) SELECT count(*), min(broken) FROM found"
         ((count, example),) = connection.execute(counting)
-        detail = f"{count} rows break this, the first at {example}" if count else ""
-        findings.append(Finding(check=check, ok=not count, detail=detail))
+        details[check] = f"{count} rows break this, the first at {example}" if count else ""
     page_bytes = connection.pragma("page_size")
     facts: dict[str, str | int] = {
         "format": connection.pragma("user_version"),
@@ -112,7 +111,7 @@ def _examine(connection: apsw.Connection) -> Report:
         "database_bytes": connection.pragma("page_count") * page_bytes,
         "free_bytes": connection.pragma("freelist_count") * page_bytes,
     }
-    return Report(findings=findings, facts=facts)
+    return Report(findings(details), facts)
 
 
 # Unfinished copies.
@@ -194,7 +193,8 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
                 shutil.copy2(path, unfinished.folder)
         unfinished.rename()
     except (OSError, apsw.Error) as error:
-        raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
+        reason = "its disk is full" if database.disk_is_full(error) else error  # SQLite's text is "not an error"
+        raise FolderError(f"{folder} cannot be copied to {to}: {reason}. Check both disks and rights.") from error
     finally:
         unfinished.remove()
     return facts
