@@ -32,6 +32,8 @@ WORDS = (
     *("queue", "who", "source", "number", "message"),
 )
 SEEN: Final = addresses("jobs")
+LONGEST: Final = "a" * 80
+LONG: Final = addresses(LONGEST)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,14 @@ def test_a_page_escapes_markup(visit: Visit, name: str) -> None:
     assert_escaped(page)
     page.goto(f"{SEEN[name]}?{'&'.join(f'{word}={quote(SCRIPT)}' for word in WORDS)}")
     assert_escaped(page)
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_the_longest_name_fits_a_narrow_page(visit: Visit, server: RunningServer, name: str) -> None:
+    boto.client(server.endpoint).create_queue(QueueName=LONGEST)
+    page = visit(LONG[name])
+    page.set_viewport_size({"width": 390, "height": 720})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_a_live_update_escapes_markup(visit: Visit, server: RunningServer) -> None:
