@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import urlopen
 
+import msgspec
 import pytest
 
 from tests.proofs.served import ServedFolder
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
-from veilmq.client.api import Forwards, Publications
+from veilmq.client.api import Forwards, Publications, Settings
 from veilmq.client.transport import SigningKey
 from veilmq.core.claims import Published
 from veilmq.core.messages import Attribute
@@ -160,6 +161,21 @@ def drained(queue: HttpQueueClient) -> list[str]:
     while got := queue.receive("jobs", count=10, wait_s=0, timeout_s=600):
         found += [message.body for message in got]
     return found
+
+
+def test_a_fifo_queue_with_any_name_takes_deduplication_ids(server: RunningServer) -> None:
+    row = OutgoingRow(body="x", group="g", dedup_id="1")
+    with Settings(server.endpoint, "ordered") as settings, Publications(server.endpoint, "ordered") as ordered:
+        settings.create({"fifo": True})
+        ordered.stage("w", batch=0, attempt="a", part=0, messages=[row, row])
+        assert ordered.publish("w", batch=0, attempts=[("a", 2)]) == Published(messages=2, duplicates=1)
+        with pytest.raises(ClientError, match="delay_s must be 0: a FIFO queue has one delay"):
+            ordered.stage("w", batch=1, attempt="a", part=0, messages=[msgspec.structs.replace(row, delay_s=1)])
+    with (
+        Publications(server.endpoint, "jobs") as jobs,
+        pytest.raises(ClientError, match="Message 0 was refused, and nothing staged: dedup_id is for FIFO queues only"),
+    ):
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=[row])
 
 
 # Errors.

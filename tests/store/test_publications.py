@@ -77,14 +77,16 @@ def ready(host: Host) -> Host:
 @pytest.mark.parametrize(("queue", "new", "reason"), [
     (QUEUE, message("x" * 1_025), errors.MessageTooLong), (FIFO, message("x", dedup_id="x"), errors.GroupMissing),
     (FIFO, message("x", group="g"), errors.DeduplicationIdMissing),
-], ids=["size", "group", "deduplication-id"])  # fmt: skip
+    (FIFO, message("x", group="g", dedup_id="x", delay_s=1), errors.SettingsConflict),
+    (QUEUE, message("x", dedup_id="x"), errors.SettingsConflict),
+], ids=["size", "group", "deduplication-id", "delay", "standard"])  # fmt: skip
 def test_a_stage_with_an_invalid_message_is_refused(
     ready: Host, queue: str, new: NewMessage, reason: type[Exception]
 ) -> None:
     ready.set_queue(message_bytes_max=1_024)
     ready.set_queue(FIFO, content_deduplication=False)
     with pytest.raises(errors.StageRefused) as caught:
-        stage(ready, message("a", group="g", dedup_id="a"), new, queue=queue)
+        stage(ready, message("a", group="g", dedup_id="a" if queue == FIFO else None), new, queue=queue)
     assert (caught.value.index, type(caught.value.reason)) == (1, reason)
     assert ready.do(ListWriters(queue=queue)) == []
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.core.commands import Command, SendOptions
-from veilmq.core.errors import StageMissing, StageRefused, VeilmqError
+from veilmq.core.errors import SettingsConflict, StageMissing, StageRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
@@ -44,6 +44,7 @@ _SILENCE_MS = WRITER_SILENCE_S * SECOND_MS
 _FIRST_BATCH = 0
 _ALL_BATCHES = (_FIRST_BATCH, (1 << 63) - 1)
 _NO_STAGES = "{}"
+_ONE_DELAY = "delay_s must be 0: a FIFO queue has one delay for all of its messages."
 
 
 class PublicationStep(Command, frozen=True, kw_only=True):
@@ -155,7 +156,11 @@ def _checked(messages: Sequence[NewMessage], settings: QueueSettings) -> list[Ne
     for index, new in enumerate(checked(messages, SendOptions(), settings)):
         if isinstance(new, VeilmqError):
             raise StageRefused(index, new) from new
-        stored.append(replace(new, dedup_id=dedup_id_of(new, settings)) if settings.fifo else new)
+        if settings.fifo and new.delay_s:
+            raise StageRefused(index, SettingsConflict("fifo", _ONE_DELAY))
+        if not settings.fifo and new.dedup_id is not None:
+            raise StageRefused(index, SettingsConflict("fifo", "dedup_id is for FIFO queues only; leave it out."))
+        stored.append(replace(new, dedup_id=dedup_id_of(new, settings), delay_s=None) if settings.fifo else new)
     return stored
 
 

@@ -20,7 +20,6 @@ from veilmq.wire.exchange import REGION_PATTERN, SENDER_ID, Caller, Reply, Reque
 from veilmq.wire.sqs import members
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.members import AttributeValue, check_text, checked_id, read_attributes
-from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import STRING
 from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, command_plan, fields_of
@@ -53,10 +52,9 @@ def in_slices(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *,
 
 
 class Outgoing:
-    """Makes messages of ``caller``, if known, for ``queue`` (a full name)."""
+    """Makes messages of ``caller``, if known."""
 
-    def __init__(self, *, queue: str, caller: Caller | None) -> None:
-        self._fifo = is_fifo(queue)
+    def __init__(self, caller: Caller | None) -> None:
         self._sent = b"" if caller is None else caller.sender_properties
         self._system: dict[str, Attribute] = {} if caller is None else {SENDER_ID: caller.sender}
 
@@ -86,15 +84,10 @@ class Outgoing:
         delay_s = row.delay_s
         if delay_s is not None and not limits.DELAY_S.holds(delay_s):
             raise SqsError(INVALID_REQUEST, f"delay_s must be 0 to {limits.DELAY_S.maximum}, and is {delay_s}.")
-        if self._fifo and delay_s:
-            raise SqsError(INVALID_REQUEST, "delay_s must be 0: a FIFO queue has one delay for all of its messages.")
-        delay_s = None if self._fifo else delay_s
         if not (row.attributes or row.attribute_types or row.group is not None or row.dedup_id is not None):
             return NewMessage(body=body, size_bytes=size_bytes, properties=self._sent, delay_s=delay_s)
         attributes = _attributes(row.attributes or {}, row.attribute_types or {})
         group = checked_id(members.GROUP, row.group)
-        if row.dedup_id is not None and not self._fifo:
-            raise SqsError(INVALID_REQUEST, "dedup_id is for FIFO queues only; leave it out.")
         dedup_id = checked_id(members.DEDUPLICATION, row.dedup_id)
         properties = Properties(attributes=attributes, system=self._system, group=group, dedup_id=dedup_id)
         return NewMessage(
@@ -170,7 +163,7 @@ class Writers(msgspec.Struct, frozen=True):
 
 
 def _stage(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
-    outgoing = Outgoing(queue=request.queue, caller=context.caller)
+    outgoing = Outgoing(context.caller)
 
     def read() -> MessageSlices:
         rows = api.from_json(request.body, MessagesFields).messages

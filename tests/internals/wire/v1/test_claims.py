@@ -152,7 +152,7 @@ def test_pyarrow_is_imported_at_the_first_use(monkeypatch: pytest.MonkeyPatch) -
 
 # Staged messages in Arrow.
 
-OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
+OUTGOING = Outgoing(None)
 TEXTS = pa.map_(pa.string(), pa.string())
 FULL = pa.schema(
     {"body": pa.string(), "attributes": TEXTS, "attribute_types": TEXTS, "group": pa.string(), "delay_s": pa.int32()}

@@ -104,18 +104,17 @@ def test_limits_of_publications() -> None:
 
 # Messages to stage: the rules of SendMessage.
 
-STANDARD = Outgoing(queue="000000000000/jobs", caller=None)
-FIFO = Outgoing(queue="000000000000/jobs.fifo", caller=None)
+OUTGOING = Outgoing(None)
 
 
-def message_of(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:
-    (message,) = outgoing.from_rows([OutgoingRow(**{"body": "b", **fields})])
+def message_of(**fields: Any) -> NewMessage:
+    (message,) = OUTGOING.from_rows([OutgoingRow(**{"body": "b", **fields})])
     return message
 
 
-def row_error(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
+def row_error(**fields: Any) -> str:
     with pytest.raises(RowRefused) as caught:
-        outgoing.from_rows([OutgoingRow(body="good"), OutgoingRow(**{"body": "b", **fields})])
+        OUTGOING.from_rows([OutgoingRow(body="good"), OutgoingRow(**{"body": "b", **fields})])
     assert caught.value.index == 1
     assert str(caught.value).startswith("Message 1 was refused, and nothing staged: ")
     return caught.value.reason.message
@@ -135,14 +134,14 @@ def test_attributes_have_types_and_count_towards_the_size() -> None:
 
 
 def test_group_and_deduplication_id_are_stored_in_the_properties() -> None:
-    message = message_of(FIFO, group="g", dedup_id="d", delay_s=0)
-    assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", None)
+    message = message_of(group="g", dedup_id="d", delay_s=0)
+    assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", 0)
     assert decode_properties(message.properties) == Properties(group="g", dedup_id="d")
 
 
 @pytest.mark.parametrize(("fields", "words"), [
     ({"body": ""}, "no body"), ({"body": "\x00"}, "#x0"), ({"delay_s": -1}, "delay_s must be 0 to 604800"),
-    ({"delay_s": 604_801}, "delay_s must be"), ({"dedup_id": "d"}, "for FIFO queues only"),
+    ({"delay_s": 604_801}, "delay_s must be"), ({"dedup_id": "d e"}, "MessageDeduplicationId"),
     ({"group": "not ascii: ä"}, "MessageGroupId"), ({"attributes": {"AWS.x": "y"}}, "AWS.x"),
     ({"attributes": {"n": "twelve"}, "attribute_types": {"n": "Number"}}, "'n'"),
     ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
@@ -154,14 +153,10 @@ def test_errors_of_rows_have_their_index(fields: dict[str, Any], words: str) -> 
     assert words in row_error(**fields)
 
 
-def test_a_fifo_queue_has_one_delay() -> None:
-    assert "delay_s must be 0" in row_error(FIFO, delay_s=3)
-
-
 @pytest.mark.parametrize("bodies", [["a", ""], ["a", "\x01"], ["ä", "\ufffe"]])
 def test_an_invalid_body_has_its_index(bodies: list[str]) -> None:
     with pytest.raises(RowRefused) as caught:
-        STANDARD.from_bodies(bodies)
+        OUTGOING.from_bodies(bodies)
     assert caught.value.index == 1
 
 
