@@ -22,6 +22,7 @@ import logging
 import re
 import socket
 import ssl
+from asyncio.staggered import staggered_race
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -158,6 +159,7 @@ def _resolve(found: "Future[list[str]]", name: str, port: int) -> None:
 
 _HEAD_BYTES_MAX = 65_536
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r]")
+_NEXT_ADDRESS_S = 0.25
 _FINAL = 200
 _ACCEPTED = range(200, 300)
 
@@ -165,18 +167,16 @@ _ACCEPTED = range(200, 300)
 async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> str:
     """Return why ``target`` did not accept ``request``; empty if it did. Can be cancelled.
 
-    Connects to the first reachable address. Provisional statuses are skipped.
+    Connects to the first reachable address; each is tried a moment after the one before. Skips provisional statuses.
     """
-    url, problem = target.url, ""
+    url = target.url
     secure: dict[str, Any] = {"ssl": tls, "server_hostname": url.host} if url.secure else {}
-    for address in target.addresses:
-        try:
-            connection = await asyncio.open_connection(str(address), url.port, limit=_HEAD_BYTES_MAX, **secure)
-            break
-        except OSError as error:  # includes TLS errors
-            problem = f"no connection to {address}: {error.strerror or error}"
-    else:
-        return problem
+    connect = partial(asyncio.open_connection, port=url.port, limit=_HEAD_BYTES_MAX, **secure)
+    attempts = [partial(connect, str(address)) for address in target.addresses]
+    connection, _, errors = await staggered_race(attempts, _NEXT_ADDRESS_S)
+    if connection is None:
+        problem = errors[-1]  # includes TLS errors
+        return f"no connection to {target.addresses[-1]}: {getattr(problem, 'strerror', None) or problem}"
     reader, writer = connection
     try:
         writer.write(request)

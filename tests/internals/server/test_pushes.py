@@ -7,7 +7,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +233,16 @@ def test_the_next_address_is_tried_if_one_refuses(receiver: Receiver) -> None:
     url = f"http://hook.example:{receiver.port}/in"
     assert attempt(url, allow="127.0.0.0/8", resolve=two_addresses) == ""
     assert "no connection to 127.0.0.2: " in attempt("http://127.0.0.2:1/", allow="127.0.0.0/8")
+
+
+def test_the_next_address_is_tried_if_one_does_not_reply(receiver: Receiver) -> None:
+    with socket.create_server(("127.0.0.2", receiver.port), backlog=0), ExitStack() as waiting_to_be_accepted:
+        for _ in range(2):  # more than the listener queues, so further ones get no reply
+            client = waiting_to_be_accepted.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.2", receiver.port))
+        url = f"http://hook.example:{receiver.port}/in"
+        assert attempt(url, allow="127.0.0.0/8", resolve=two_addresses) == ""
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299, 300, 302, 304, 400, 403, 404, 500, 503])
