@@ -208,13 +208,17 @@ def test_readiness_follows_the_database(database: PostgresServer) -> None:
         assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "a"
 
 
-@pytest.mark.parametrize("loss", ["the database", "the schema", "writes"])
+@pytest.mark.parametrize("loss", ["the database", "connections", "the schema", "writes"])
 def test_a_server_whose_database_is_lost_is_not_ready(loss: str, database: PostgresServer) -> None:
-    """Its requests get an error that clients retry if the database does not exist or is read-only."""
+    """Its requests get an error that clients retry unless the schema is missing."""
     with making_database(database.url) as url, RunningServer(store=url, clock=SystemClock()) as server:
         queue, name = client(server).create_queue(QueueName="kept")["QueueUrl"], urlsplit(url).path[1:]
         if loss == "the database":
             asyncio.run(execute(database.url, f"DROP DATABASE {name} WITH (FORCE)"))
+        elif loss == "connections":
+            asyncio.run(execute(url, "SELECT 1"))  # this connection stays open
+            asyncio.run(execute(database.url, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
+            asyncio.run(execute(url, END_OTHERS))
         elif loss == "the schema":
             asyncio.run(execute(url, "DROP SCHEMA mq CASCADE"))
         else:

@@ -236,7 +236,7 @@ class Database:
         try:
             # A timeout costs a task, and an idle connection needs none.
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
-        except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:  # the database was dropped
+        except (*UNREACHABLE, asyncpg.PostgresError) as error:  # the database may be dropped or closed
             # An exhausted pool or server is reachable.
             if isinstance(error, asyncpg.TooManyConnectionsError):
                 is_exhausted = pool.get_size() > 0
