@@ -392,7 +392,7 @@ def distribute(
     """
     shares: list[list[Row]] = []
     unseen: list[Row] = []  # sent after the receives so far
-    bytes_left, skipped, ends = session.read_bytes_left, 0, False
+    bytes_left, skipped, ends = session.read_bytes_left, 0, session.read_bytes_left <= 0
     floor = queue.floor(session.now_ms) if session.now_ms >= queue.expires_at_ms else 0
     candidates = in_order(session, queue) if capacity > 0 else iter(())
     for request in requests:

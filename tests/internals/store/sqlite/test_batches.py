@@ -62,7 +62,8 @@ def batch_sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command)
 @pytest.mark.parametrize(("commands", "batches"), [
     ([ShowQueue(queue=QUEUE)] * 3_000, [1_024, 1_024, 952]), ([send("x" * 1_000_000)] * 7, [2, 2, 2, 1]),
     ([send(properties=bytes(1_000_000))] * 7, [2, 2, 2, 1]), ([Receive(queue=QUEUE)] * 7, [2, 2, 2, 1]),
-], ids=["commands", "bodies", "properties", "received"])  # fmt: skip
+    ([Receive(queue=QUEUE, timeout_s=0)] * 7, [2, 2, 2, 1]),
+], ids=["commands", "bodies", "properties", "received", "received-with-timeout-0"])  # fmt: skip
 def test_the_size_of_a_batch_is_limited(
     host: Host, monkeypatch: pytest.MonkeyPatch, commands: list[Command], batches: list[int]
 ) -> None:
