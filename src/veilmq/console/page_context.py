@@ -145,7 +145,8 @@ class PageContext:
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != _FORM:
             raise FormOfAnotherKind(f"Forms must be sent as {_FORM}; programs use the API. Nothing was changed.")
-        body = await self._body(OPEN_FORM_BYTES_MAX if self._must_sign_in else FORM_BYTES_MAX)
+        must_sign_in = self.caller is None and self.accounts is not None
+        body = await self._body(OPEN_FORM_BYTES_MAX if must_sign_in else FORM_BYTES_MAX)
         try:
             self.form = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError:
@@ -155,10 +156,6 @@ class PageContext:
                 "This form was not made by this console, or you signed in anew since; go back, reload the page and "
                 "send it again. Nothing was changed."
             )
-
-    @property
-    def _must_sign_in(self) -> bool:
-        return self.caller is None and self.accounts is not None
 
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Return the page ``templates/{template}`` with ``values``."""

@@ -123,6 +123,17 @@ def test_the_keyboard_suffices(browser: Browser, accounts: RunningServer) -> Non
         assert keyboard.unseen == []
 
 
+def test_a_search_after_the_end_of_the_session_leads_to_the_sign_in(browser: Browser, accounts: RunningServer) -> None:
+    with visiting(browser, accounts) as visit:
+        page = visit()
+        sign_in(page)
+        page.wait_for_selector("[data-live=on]")
+        page.context.clear_cookies()
+        page.get_by_role("searchbox").press_sequentially("or")
+        expect(page).to_have_title(re.compile("Sign in"))
+        assert page.get_by_role("heading", level=1).all_inner_texts() == ["Sign in"]
+
+
 def test_a_foreign_page_changes_nothing(browser: Browser, accounts: RunningServer) -> None:
     """Its form is sent without the cookie, and refused for its origin."""
     context = browser.new_context(base_url=accounts.admin_endpoint)

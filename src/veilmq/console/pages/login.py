@@ -47,7 +47,9 @@ async def sign_out(page: PageContext) -> Response:
 def _form(
     page: PageContext, next_path: str, key_id: str = "", *, status: int = HTTPStatus.OK, problem: str = ""
 ) -> Response:
-    return page.render("login.html", status=status, next=next_path, problem=problem, key_id=key_id)
+    response = page.render("login.html", status=status, next=next_path, problem=problem, key_id=key_id)
+    response.headers["hx-refresh"] = "true"  # htmx would insert the form into the page of an ended session
+    return response
 
 
 def _own(path: str) -> str:
