@@ -5,8 +5,8 @@ The folders were recorded with the last version that had that engine, along with
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -15,13 +15,16 @@ import pytest
 from tests.internals.store.known import PROBES, Known, answers, unpack
 from tests.small_disk import MIB, resize, small_file_system
 from tests.store.host import QUEUE, Host, hosting
-from veilmq.core.claims import ClaimState, ListSources, ReadClaim
+from veilmq.core.claims import AcknowledgeClaims, ClaimState, ListSources, ReadClaim
+from veilmq.core.commands import InspectQueue, ListMoves
 from veilmq.core.errors import CursorInvalid, ReceiptState
+from veilmq.core.receipts import CountEvents
 from veilmq.store.sqlite import conversion
 from veilmq.store.sqlite.database import OLD_NAME, EngineOptions, FolderError
 from veilmq.testing import VirtualClock
 
 OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"
+CLAIMED = "000000000000/claimed"
 
 
 # The result.
@@ -38,6 +41,20 @@ def opened(folder: Path, known: Known) -> Host:
     clock = VirtualClock(known.now_ms)
     clock.step_wall(known.ahead_ms)
     return Host(folder, options=EngineOptions(**known.options), clock=clock)
+
+
+@contextmanager
+def changed(name: str, place: Path, script: str = "") -> Iterator[tuple[Host, apsw.Connection]]:
+    """Add rows that no recorded folder has to `name`; convert it, and open it beside the old database."""
+    folder, known = unpack(name, place)
+    with closing(apsw.Connection(str(folder / OLD))) as connection:
+        connection.execute(script)
+    conversion.convert(folder)
+    with closing(apsw.Connection(str(folder / ASIDE))) as old:
+        host = opened(folder, known)
+        yield host, old
+        host.check()
+        host.close()
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -57,16 +74,59 @@ def test_a_converted_store_gives_the_recorded_results(
 @pytest.mark.parametrize("cursor", [f"u{(3 << 41) + 5}", f"g{7 << 41}", "g"])
 def test_a_cursor_from_before_the_conversion_is_refused(cursor: str, tmp_path: Path) -> None:
     """It names a position in another order. The reader restarts the shard, which has the same messages."""
-    folder, known = unpack("closed", tmp_path)
-    conversion.convert(folder)
-    host, queue = opened(folder, known), "000000000000/claimed"
-    views = host.do(ListSources(queue=queue))
-    reads = [(view.source, claim.number) for view in views for claim in view.claims if claim.state is ClaimState.OPEN]
-    assert len(reads) > 1
-    for source, number in reads:
-        with pytest.raises(CursorInvalid):
-            host.do(ReadClaim(queue=queue, source=source, number=number, cursor=cursor))
-    host.close()
+    with changed("closed", tmp_path) as (host, _):
+        views = host.do(ListSources(queue=CLAIMED))
+        reads = [(view.source, each.number) for view in views for each in view.claims if each.state is ClaimState.OPEN]
+        assert len(reads) > 1
+        for source, number in reads:
+            with pytest.raises(CursorInvalid):
+                host.do(ReadClaim(queue=CLAIMED, source=source, number=number, cursor=cursor))
+
+
+def test_what_no_recorded_folder_has_is_converted(tmp_path: Path) -> None:
+    """A claim that is being deleted, skipped claims, a move to a queue, a stage of two pieces, dropped events."""
+    script = """
+        UPDATE claim SET state = 'acknowledged' WHERE id = 2;
+        UPDATE source SET acknowledged = 1, last = max(last, 1), lost = '[1]' WHERE number IN (1, 2, 5);
+        UPDATE source SET acknowledged = 2 WHERE number = 1;
+        UPDATE move_task SET destination = '000000000000/jobs' WHERE number = 1;
+        INSERT INTO piece SELECT NULL, stage, 0, 9, 1, content FROM piece WHERE stage = 2;
+        INSERT INTO meta VALUES ('events_dropped', 5);
+    """
+    ranges = "SELECT id FROM message JOIN claim_range ON position BETWEEN first AND last WHERE claim = 2"
+    lanes = "SELECT id FROM message JOIN lane ON lane.number = position >> 41 WHERE queue = 9"
+    with changed("closed", tmp_path, script) as (host, old):
+        for queue, skipping in ((CLAIMED, "12"), (f"{CLAIMED}.fifo", "2")):
+            for view in host.do(ListSources(queue=queue)):
+                own = {"queue": queue, "source": view.source, "epoch": view.epoch}
+                lost = host.do(AcknowledgeClaims(**own, number=view.acknowledged)).lost
+                assert lost == [1] * (view.source[0] in skipping), own
+        host.sweep()
+        acknowledged, every = ([row[0] for row in old.execute(query)] for query in (ranges, lanes))
+        left = [each.id for each in host.do(InspectQueue(queue=CLAIMED))]
+        assert sorted(left) == sorted({*every} - {*acknowledged})
+        assert acknowledged
+        assert host.do(ListMoves(source="000000000000/dead", count=10))[-1].destination == "000000000000/jobs"
+        assert host.rows("piece WHERE stage_id = 2 AND place IN (0, 9)") == 2
+        assert host.do(CountEvents()).dropped == 5
+
+
+def test_expired_messages_of_all_priorities_stay_expired(tmp_path: Path) -> None:
+    """Retention was raised since: they are expired only as they are before the first live one."""
+    script = """
+        UPDATE message SET sent_at_ms = sent_at_ms + position % 8 WHERE position < 2199023255558;
+        UPDATE message SET first_sent_at_ms = sent_at_ms + 10 WHERE position = 2199023255554;
+        INSERT INTO lane SELECT n, 2, n % 100, (n << 41) + 1, 0, (2 * n + 1 << 40) + 1, 0, 2, 0, 0, 0,
+            kind, sequence_base, dense FROM lane, (SELECT 108 AS n UNION SELECT 116) WHERE number = 1;
+        INSERT INTO message (position, id, sent_at_ms, body, properties)
+            SELECT place << 40, id, at, body, properties FROM message, (SELECT 216 AS place, 1700000000000 AS at
+            UNION SELECT 217, 1700000000001 UNION SELECT 232, 1699999999999) WHERE position = 2199023255558;
+    """
+    live = "SELECT body FROM message WHERE position BETWEEN 2199023255558 AND 2199023255560"
+    with changed("ended", tmp_path, script) as (host, old):
+        received = [each.body for each in host.receive(100, queue="000000000000/short")]
+        assert sorted(received) == sorted(row[0] for row in old.execute(live))
+        assert list(host.receive(100, queue="000000000000/dead")) == []
 
 
 # The steps.
