@@ -31,7 +31,7 @@ from veilmq.core.receipts import (
     ReceiptClosed,
 )
 from veilmq.core.receipts import Forgotten as Forgot
-from veilmq.events import EventsError
+from veilmq.events import EventsError, exporter
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.events.parquet import DATA_SET, SCHEMA, encode_parquet
 from veilmq.store.port import execute
@@ -126,7 +126,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(exporter, "_SLICE_BYTES", 1)  # a range has a page for each batch
     with hosting(tmp_path / "store", options=LOGGED) as host:
         host.create()
         yield Stage(host, tmp_path / "events")
@@ -543,6 +544,9 @@ def test_file_is_replaced_if_a_rename_cannot(monkeypatch: pytest.MonkeyPatch) ->
     assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/unmoved")] == ["x.parquet"]
     with pytest.raises(OSError, match="closed"):
         target.put("hour=2", "closed.parquet", FILE)
+    with pytest.raises(OSError, match=r"x\.parquet"):  # another writer has renamed the temporary file
+        target.rename(f"{target.root}/hour=2/gone", f"{target.root}/hour=2/x.parquet")
+    assert fsspec.filesystem("memory").exists("/unmoved/events/hour=2/x.parquet")
 
 
 def test_unknown_url() -> None:
