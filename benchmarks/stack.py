@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -51,7 +52,9 @@ class SteppedEngine:
         """Keep the command for the next batch."""
         self.pending.append((command, done))
 
-    def withdraw(self, done: Done) -> None: ...
+    def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
+        """Withdraw none: a stepped engine has no clients that disconnect."""
+        return []
 
     def watch(self, queue: str, wake: Wake) -> None: ...
 
