@@ -147,8 +147,10 @@ def test_rows_are_the_events(stage: Stage) -> None:
         for name in ("queue", "key", "group_hash", "size_bucket", "receipt", "held_ms", "visibility_ms", "extensions"):
             assert row[name] == getattr(event, name), name
         assert (row["receive_count"], row["batch_size"], row["batch_position"]) == (1, 1, 0)
-    assert len({row["node"] for row in rows}) == 1
     (path,) = stage.files()
+    node = Path(path).name.partition("-")[0]
+    assert {row["node"] for row in rows} == {node}
+    assert (Path(stage.target.root) / DATA_SET / "_ranges" / node / "000000000001.json").is_file()
     assert parquet.read_schema(Path(stage.target.root) / path).equals(SCHEMA)
 
 
@@ -160,7 +162,7 @@ def test_no_events_make_no_file(stage: Stage) -> None:
 def test_one_file_for_each_hour(stage: Stage) -> None:
     stage.host.send("a", "b")
     stage.host.receive(timeout_s=1)
-    stage.host.advance(2 * HOUR_MS)
+    stage.host.advance(2 * HOUR_MS - stage.host.clock.now_ms() % HOUR_MS)  # to the first millisecond of an hour
     second = stage.host.receive(10)
     stage.host.delete(*[each.receipt for each in second])
     stage.flush()
