@@ -264,6 +264,8 @@ def test_the_error_of_an_invalid_queue_name_contains_it(veilmq: Veilmq) -> None:
         "1 to 80 in length. (InvalidParameterValueException)\n",
     )
     assert "The queue name" not in veilmq("queue", "create", "").err
+    veilmq("queue", "create", "a.fifo").fails(1, "1 to 80 in length. A FIFO queue needs --fifo. (Inv")
+    veilmq("queue", "create", "a b.fifo", "--fifo").fails(1, "1 to 80 in length. (Inv")
 
 
 def test_smq_name_allows_the_queue_names_of_smq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:

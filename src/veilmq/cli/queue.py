@@ -123,7 +123,8 @@ def create(
             if error.code != "InvalidParameterValueException" or str(error).startswith("Value "):
                 raise
             # SQS's sentence about a name has no subject.
-            text = f"The queue name {queue!r} is invalid: {error.message}."
+            remedy = " A FIFO queue needs --fifo." if queue.endswith(".fifo") and not fifo else ""
+            text = f"The queue name {queue!r} is invalid: {error.message.removesuffix('.')}.{remedy}"
             raise ClientError(error.code, text, error.status) from error
     return Result({"queue": queue, "url": url}, url)
 
