@@ -229,9 +229,7 @@ BEGIN
     IF p_how = 'give_back' THEN
         UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
     END IF;
-    IF p_log IS NOT NULL THEN
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', p_seqs, p_retention);
-    END IF;
+    IF p_log IS NOT NULL THEN PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', p_seqs, p_retention); END IF;
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs)
         AND (p_how <> 'give_back' OR sent_at <= v_kept) AND (p_how <> 'expire' OR claim IS NULL);
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
