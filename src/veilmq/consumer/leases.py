@@ -492,10 +492,9 @@ class LeaseTable:
         lease.reaches_limit = request.last
         lease.renewed_at_s = request.sent_at_s
         lease.expires_at_s = request.sent_at_s + request.for_s
-        if lease.known_state is LeaseState.HELD:  # otherwise the reply came after the deadline and proves nothing
-            confirmations, lease.confirmations = lease.confirmations, []
-            for confirmation in confirmations:
-                self._callbacks.append(partial(_resolve, confirmation.set_result, lease.known_state))
+        confirmations, lease.confirmations = lease.confirmations, []  # a lease past its deadline has none
+        for confirmation in confirmations:
+            self._callbacks.append(partial(_resolve, confirmation.set_result, lease.known_state))
         self._plan(lease, now_s)
 
     def _retry(self, lease: Lease, now_s: float) -> None:
