@@ -380,11 +380,13 @@ class TestBatches:
         assert play.news == [(50, "r", SUSPECT)]
 
     def test_a_lease_settled_between_due_and_prepare_is_left_out(self) -> None:
+        """Or withdrawn: the renewal would undo the release."""
         play = Play(Fixed(30, 20))
-        leases = play.take("a", "b", timeout_s=30)
+        leases = play.take("a", "b", "c", timeout_s=30)
         play.clock.set(20)
         (batch,) = play.table.due()
         play.table.settle(leases[0])
+        play.table.withdraw(leases[2])
         assert [request.lease.message.receipt for request in play.table.prepare(batch)] == ["b"]
         play.table.settle(leases[1])
         play.renewer._renew(batch)
