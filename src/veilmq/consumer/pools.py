@@ -167,7 +167,7 @@ class Child:
         self._handler = handler
         self._calls: queue.SimpleQueue[Context] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._context: Context  # of the latest call
+        self._context: Context | None = None  # of the latest call
 
     # The interface of a lease
 
@@ -221,10 +221,10 @@ class Child:
                 if kind == CALL:
                     self._context = Context(value, lease, lambda done: self._pipe.send((PROGRESS, done)))
                     self._calls.put(self._context)
-                elif kind == STOP:
-                    self._context.stop(value)
-                else:
+                elif kind != STOP:
                     self._replies.put(value)
+                elif self._context is not None:  # the parent repeats a stop that overtakes its call
+                    self._context.stop(value)
         except (EOFError, OSError):
             os._exit(PARENT_DIED)
 
@@ -308,9 +308,9 @@ class Worker:
         try:
             pipe = self._start()
             self._send(CALL, delivery.message)
-            if delivery.cause is not None:
-                self._send(STOP, delivery.cause)
             while True:
+                if delivery.cause is not None:
+                    self._send(STOP, delivery.cause)
                 kind, value = pipe.recv()
                 if kind == ENDED:
                     break
@@ -336,7 +336,7 @@ class Worker:
             threading.Thread(target=self.kill, daemon=True).start()
         else:
             with suppress(OSError):  # the process died; `handle` fails its message
-                self._send(STOP, cause)
+                self._send(STOP, cause, wait=False)
 
     def kill(self) -> None:
         """End the process. Blocks for up to ``TERM_S``, unless the system itself hangs."""
@@ -370,10 +370,13 @@ class Worker:
             child_end.close()
         return self._pipe
 
-    def _send(self, kind: str, value: object) -> None:
-        with self._sending:
-            if self._pipe is not None:
+    def _send(self, kind: str, value: object, *, wait: bool = True) -> None:
+        # A process that is starting does not read; the thread that waits for that sends a stop of the event loop, too.
+        if self._pipe is not None and self._sending.acquire(blocking=wait):
+            try:
                 self._pipe.send((kind, value))
+            finally:
+                self._sending.release()
 
 
 POOLS: dict[str, type[Pool]] = {"async": Pool, "thread": ThreadPool, "process": ProcessPool}

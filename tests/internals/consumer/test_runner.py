@@ -24,7 +24,7 @@ from veilmq.consumer import Backoff, Batch, Context, Drop, Fixed, Item, LeaseLos
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Ending, EndingKind
 from veilmq.consumer.handlers import make_handler
-from veilmq.consumer.pools import CALL, STOP, Child, Pool
+from veilmq.consumer.pools import CALL, STOP, Child, Pool, Worker
 from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
 
@@ -327,11 +327,16 @@ def test_a_stop_behind_its_call_reaches_a_process_that_has_not_begun_it() -> Non
     def work(body: str, ctx: Context) -> None:
         assert ctx.cancelled.is_set()
 
-    arriving: Any = iter([(CALL, message()), (STOP, Cause.TIMEOUT)])
-    child = Child(SimpleNamespace(recv=arriving.__next__), make_handler(work, queue="q", pool="process"))  # type: ignore[arg-type]
+    arriving: Any = iter([(STOP, Cause.LOST), (CALL, message()), (STOP, Cause.TIMEOUT)])
+    pipe: Any = SimpleNamespace(recv=arriving.__next__, send=print)
+    child = Child(pipe, handler := make_handler(work, queue="q", pool="process"))
     with pytest.raises(StopIteration):
         child._read()
     assert child._handle(child._calls.get()) is DONE
+    worker = Worker(handler)
+    worker._pipe = pipe
+    with worker._sending:  # by a thread, to a process that does not read yet
+        worker.stop(Cause.TIMEOUT)
 
 
 async def test_the_death_of_an_idle_process_fails_no_message(bench: Workbench) -> None:
