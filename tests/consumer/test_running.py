@@ -17,6 +17,7 @@ from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
 from veilmq.consumer import Batch, Consumer, Context, Reject, Running
+from veilmq.core.limits import MESSAGE_BYTES
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
@@ -541,14 +542,15 @@ def test_a_rejected_fifo_message_is_never_a_duplicate(server: RunningServer, cli
     assert [letter.body for letter in client.receive("dead.fifo", count=10)] == ["0", "1"]
 
 
-def test_a_message_rejected_through_boto3_is_copied(server: RunningServer, client: HttpQueueClient) -> None:
-    """As on servers other than veilmq: the copy names the original."""
+@pytest.mark.parametrize("body", ["a", "a" * MESSAGE_BYTES.maximum], ids=["small", "full"])
+def test_a_message_rejected_through_boto3_is_copied(server: RunningServer, client: HttpQueueClient, body: str) -> None:
+    """As on servers other than veilmq: the copy names the original, if there is room."""
     sqs = boto.client(server.endpoint)
-    sent = client.send("work", "a")
+    sent = client.send("work", body)
     run(server, "work", reject=True, until=lambda: client.show("dead").visible, own=BotoQueueClient(sqs))
     (letter,) = client.receive("dead")
-    assert letter.id != sent.id
-    assert letter.attributes["veilmq-message-id"].text == sent.id
+    assert (letter.id != sent.id, letter.body) == (True, body)
+    assert letter.attributes.get("veilmq-message-id") == (Attribute("String", sent.id) if body == "a" else None)
 
 
 def test_messages_rejected_to_a_queue_of_another_type_are_copied(

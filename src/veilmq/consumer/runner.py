@@ -284,8 +284,7 @@ class Runner(Watcher):
             delivery.cancel(Cause(state.value))
 
     def _call_hooks(self, name: str, lease: Lease, *more: object) -> None:
-        delivery = self._held.get(lease)
-        if delivery is not None:
+        if (delivery := self._held.get(lease)) is not None:
             self.hooks.call(name, delivery, *more)
 
     def _capacity(self) -> int:

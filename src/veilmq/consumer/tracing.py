@@ -42,14 +42,12 @@ class Tracing:
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
         """Add an event for each renewal to the span of its message, if the handler runs."""
         for one, result in zip(requests, results, strict=True):
-            span = self._spans.get(one.lease)
-            if span is not None:
+            if (span := self._spans.get(one.lease)) is not None:
                 span.add_event("veilmq.lease.renewal", {"veilmq.result": result.value, "veilmq.seconds": one.for_s})
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
         """Add an event for the new state to the span of the message, if the handler runs."""
-        span = self._spans.get(lease)
-        if span is not None:
+        if (span := self._spans.get(lease)) is not None:
             span.add_event(f"veilmq.lease.{state.value}")
 
     @contextmanager
