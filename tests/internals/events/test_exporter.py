@@ -515,7 +515,7 @@ def test_relative_folder_is_below_the_working_directory(tmp_path: Path, monkeypa
 
 
 def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").touch()
     with pytest.raises(EventsError, match=r"cannot be made: .*\."):
         open_target(str(tmp_path / "file" / "events"))
 
@@ -551,12 +551,10 @@ def test_file_is_replaced_if_a_rename_cannot(monkeypatch: pytest.MonkeyPatch) ->
     assert fsspec.filesystem("memory").exists("/unmoved/events/hour=2/x.parquet")
 
 
-def test_unknown_url() -> None:
+def test_unknown_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other URLs than those of pyarrow require fsspec."""
     with pytest.raises(EventsError, match=r"elsewhere://bucket/events .* cannot be used"):
         open_target("elsewhere://bucket/events")
-
-
-def test_url_unknown_to_pyarrow_requires_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(EventsError, match="pip install fsspec"):
         open_target("elsewhere://bucket/events")
