@@ -240,8 +240,8 @@ class NaiveFifo(NaiveQueue):
     def place_range(self, rows: list[Row], now_ms: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the earliest and latest place that the group may have among the ready groups.
 
-        After a change of the queue's delay, groups with messages that it delayed may keep their earlier order. A message
-        that became visible before it was delivered to others hides their returns from the engine on PostgreSQL.
+        After a change of the queue's delay, groups with messages that followed it may keep their earlier order. On
+        PostgreSQL such a message also precedes returned ones of its group.
         """
         if any(row["is_changed"] and not row["count"] for row in rows):
             return (min(row["sent_at_ms"] for row in rows), 0), (now_ms + 1, 0)

@@ -13,8 +13,8 @@ SELECT * FROM mq.fifo_receive($1, $2::integer[], $3, $4, $5, $6, $7, $8, $9, $10
 SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
 
 -- name: expire
-SELECT (SELECT seq FROM mq.fifo_msg
-    WHERE qp = $1 AND seq < (1 + (SELECT mq.fifo_expire($1, $2, $3, $4))) << 20 AND claim IS NULL ORDER BY seq LIMIT 1) IS NOT NULL
+SELECT (SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND seq >= (SELECT (ended_until + 1) << 20 FROM mq.part WHERE qp = $1)
+    AND seq < (1 + (SELECT mq.fifo_expire($1, $2, $3, $4))) << 20 AND claim IS NULL ORDER BY seq LIMIT 1) IS NOT NULL
 
 -- name: peek
 -- The $2 messages that a receive would return from groups with nothing in flight, in its order; $3 is the retention in ms.
