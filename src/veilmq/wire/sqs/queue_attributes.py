@@ -152,6 +152,7 @@ def invalid_attribute(name: str, reason: str) -> SqsError:
 # are JSON; an empty text removes them. Invalid JSON is InvalidAttributeValue, as for other attributes; an invalid
 # policy is InvalidParameterValue, with the policy and the text of AWS.
 
+_REDRIVE_CHARACTERS_MAX = limits.SQS_POLICY_BYTES_MAX  # a longer policy is cut, and so is not valid JSON
 _OTHER_ARN = re.compile("arn:[^:]*:(?!sqs:).*")
 _PERMISSIONS = {"allowAll": "all", "denyAll": "none", "byQueue": "listed"}
 _PERMISSION_WORDS = {permission: word for word, permission in _PERMISSIONS.items()}
@@ -173,7 +174,7 @@ def _read_redrive(name: str, value: str, queue: str, context: RequestContext) ->
         return {"dead_letter_queue": "", "receives_max": 0}
     refuse = partial(errors.invalid_parameter, name, value)
     try:
-        policy = msgspec.json.decode(value, type=dict[str, Any])
+        policy = msgspec.json.decode(value[:_REDRIVE_CHARACTERS_MAX], type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise invalid_attribute(name, "Redrive policy is not a valid JSON map.") from None
     members = _Redrive.__struct_encode_fields__
@@ -205,7 +206,7 @@ def _read_allow(name: str, value: str, queue: str, context: RequestContext) -> V
         return {"redrive_permission": "", "redrive_sources": ()}
     refuse = partial(errors.invalid_parameter, name, value)
     try:
-        policy = msgspec.json.decode(value, type=_Allow)
+        policy = msgspec.json.decode(value[:_REDRIVE_CHARACTERS_MAX], type=_Allow)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise invalid_attribute(
             name,

@@ -1,6 +1,7 @@
 """The actions on queues, their attributes, tags, permissions and move tasks."""
 
 import json
+import tracemalloc
 from base64 import b64encode
 from typing import Any
 
@@ -309,6 +310,22 @@ ALLOW = "RedriveAllowPolicy"
 def test_invalid_json_in_a_redrive_policy(text: str) -> None:
     with raises(errors.INVALID_ATTRIBUTE_VALUE, r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$"):
         read_attribute(REDRIVE, text)
+
+
+@pytest.mark.parametrize("name", [REDRIVE, ALLOW])
+def test_a_long_redrive_policy_is_refused_with_little_memory(name: str) -> None:
+    """A body of 8 MiB can have two million values in one attribute, which take twenty times as much as objects."""
+    members = {"deadLetterTargetArn": DEAD, "maxReceiveCount": [{}] * 100_000}
+    text = json.dumps(
+        members if name == REDRIVE else {"redrivePermission": "byQueue", "sourceQueueArns": ["a"] * 100_000}
+    )
+    tracemalloc.start()
+    try:
+        with raises(errors.INVALID_ATTRIBUTE_VALUE, name):
+            read_attribute(name, text)
+        assert tracemalloc.get_traced_memory()[1] < len(text)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("text", "reason"), [
