@@ -197,7 +197,7 @@ def test_a_long_poll_may_be_the_first_request_on_a_queue(server: RunningServer, 
 
 
 @pytest.mark.parametrize("store", ["memory", "postgres"])
-@pytest.mark.parametrize("reason", ["policy", "key", "policy of another node"])
+@pytest.mark.parametrize("reason", ["policy", "key", "account of the key", "policy of another node"])
 def test_a_parked_poll_needs_permission_when_a_message_arrives(
     store_settings: Callable[[str], dict[str, Any]],
     tmp_path: Path,
@@ -205,7 +205,7 @@ def test_a_parked_poll_needs_permission_when_a_message_arrives(
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A changed policy or a removed key ends it, and the message goes to another poll."""
+    """A changed policy, or a key that is removed or moved, ends it, and the message goes to another poll."""
     if reason == "policy of another node":
         monkeypatch.setattr("veilmq.server.permissions.FRESH_S", 0.0)
     keys = written(tmp_path / "keys.toml")
@@ -220,6 +220,9 @@ def test_a_parked_poll_needs_permission_when_a_message_arrives(
             server.wait_parked(2)
             if reason == "key":
                 written(keys, TEXT.replace("AKIDFRIEND", "AKIDOTHER"))
+                server.reload()
+            elif reason == "account of the key":
+                written(keys, TEXT.replace(FRIEND, "333333333333"))
                 server.reload()
             elif reason == "policy":
                 set_policy(owner, url)
