@@ -150,9 +150,9 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 - Parameters unknown to the action are ignored, including those of signatures. A list under its JSON name, an index
   that is not a number, and a parameter with two values are refused with `MalformedInput`.
 - A request has at most {parameters:,} parameters; its target has at most {target:,} bytes.
-- A browser's `GET` is refused if a web page of another site may have caused it. It is accepted if the user entered the
-  URL, or if it has the header `X-Amz-Date` of a signature, and its host is the server's own address. Other programs
-  are affected only if they send the headers of a browser, as `fetch` of Node.js does.
+- Without credentials, a browser's `GET` is refused if a web page of another site may have caused it. It is accepted if
+  the user entered the URL, or if it has the header `X-Amz-Date` of a signature, and its host is the server's own
+  address. Other programs are affected only if they send the headers of a browser, as `fetch` of Node.js does.
 
 {lists}"""
 
