@@ -108,7 +108,7 @@ def load(path: Path) -> dict[str, AccessKey]:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             mode = status.st_mode
             if not stat.S_ISREG(mode):

@@ -97,6 +97,8 @@ def test_the_file_must_exist_and_be_a_file(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refusal(tmp_path / "missing.toml")
     assert "cannot be read: Is a directory" in refusal(tmp_path)
     assert "is no file" in refusal(Path("/dev/null"))
+    os.mkfifo(pipe := tmp_path / "pipe", 0o600)
+    assert "is no file" in refusal(pipe)
 
 
 ENDS_S = 4_102_444_800.0  # 2100-01-01
