@@ -241,7 +241,7 @@ class NaiveFifo(NaiveQueue):
         """Return the earliest and latest place that the group may have among the ready groups.
 
         After a change of the queue's delay, groups with messages that followed it may keep their earlier order. On
-        PostgreSQL such a message also precedes returned ones of its group.
+        PostgreSQL such a message also places a group of which others have returned.
         """
         if any(row["is_changed"] and not row["count"] for row in rows):
             return (min(row["sent_at_ms"] for row in rows), 0), (now_ms + 1, 0)
