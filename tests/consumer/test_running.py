@@ -367,7 +367,7 @@ async def test_a_rejected_message_does_not_block_its_group(bench: Workbench, err
     app = bench.consumer(QUEUE, fifo=True, dead_letter_queue="dead.fifo", receives_max=1)
     handled: list[str] = []
 
-    @app.handler(wait=WAIT, dead_letter="dead.fifo")
+    @app.handler(wait=WAIT)
     async def step(body: str) -> None:
         if body == "a0":
             raise error
@@ -380,6 +380,8 @@ async def test_a_rejected_message_does_not_block_its_group(bench: Workbench, err
     assert handled == ["a1"]
     (letter,) = bench.client.receive("dead.fifo", count=10, wait_s=0)
     assert (letter.body, letter.group) == ("a0", "a")
+    assert letter.attributes["veilmq-error"].text == type(error).__name__
+    assert ("veilmq-trace" in letter.attributes) is isinstance(error, LookupError)
 
 
 async def test_a_stop_releases_the_messages_behind_a_running_one(bench: Workbench) -> None:

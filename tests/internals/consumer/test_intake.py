@@ -82,7 +82,7 @@ def test_with_visibility_rules_adaptive_sends_its_own_timeout(server: RunningSer
     subscription.hold.add(100.0, now_s=subscription.table.clock.now_s())
     (lease,) = intake.receive(10)
     (held,) = server.queue(QUEUE).in_flight
-    assert lease.timeout_s > 120
+    assert (lease.timeout_s > 120, lease.requested_at_s < lease.received_at_s) == (True, True)
     assert held.visible_at_ms == server.clock.now_ms() + lease.timeout_s * 1_000
 
 

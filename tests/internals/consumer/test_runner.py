@@ -164,6 +164,7 @@ async def test_the_lease_of_a_message_that_cannot_be_settled_runs_out(bench: Wor
     async with bench.handling(acting.fail_async, "x", retry=retry) as running:
         await until(lambda: running.runners[0].counts.hold_time.sum_s)
         await bench.settled(running)
+        assert running.table.open_leases() == []
     assert (running.exit_code, bench.counts("orders")) == (0, (0, 1))
 
 
@@ -367,19 +368,6 @@ async def test_a_message_of_the_maximum_size_is_moved_without_reasons(bench: Wor
         assert event(running, "rejected") == 1
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     assert (len(letter.body), letter.attributes) == (MESSAGE_BYTES.maximum, {})
-
-
-async def test_without_the_option_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:
-    """The last attempt of a backoff rejects the message."""
-    app = bench.consumer("ruled", dead_letter_queue="dead", receives_max=9)
-    bench.client.send("ruled", "crash")
-    app.declare(acting.act_async, wait=WAIT, retry=Backoff("1s", attempts=1))
-
-    async with bench.working(app) as running:
-        await bench.settled(running)
-    (letter,) = bench.client.receive("dead", count=10, wait_s=0)
-    assert letter.attributes["veilmq-error"].text == "LookupError"
-    assert "not yet" in (letter.attributes["veilmq-trace"].text or "")
 
 
 def test_a_call_whose_thread_cannot_be_started_does_not_count_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
