@@ -31,6 +31,7 @@ from veilmq.core.topics import (
     ListSubscriptions,
     ListTopics,
 )
+from veilmq.wire.sqs.names import is_fifo
 
 FOLDERS = Path(__file__).parent / "folders"
 DAY_MS = 86_400_000
@@ -323,6 +324,8 @@ def publish(prober: Prober) -> Iterator[Any]:
     for number, (queue, writer, batch, attempt, bodies) in enumerate(prober.known.stages):
         own: dict[str, Any] = {"queue": queue, "writer": writer, "batch": batch}
         messages = tuple(message(each, group=each[:1], dedup_id=each) for each in bodies)
+        if not is_fifo(queue):  # the old version ignored these ids; the properties have them
+            messages = tuple(msgspec.structs.replace(each, dedup_id=None) for each in messages)
         yield prober.result(Stage(**own, attempt=attempt, part=0, messages=messages))
         if number % 4 == 3:
             yield prober.result(Abandon(**own))
