@@ -172,7 +172,7 @@ def test_errors_are_raised_before_the_job_runs(spark: SparkSession, server: Runn
 def test_error_of_a_task_is_raised_if_its_rows_cannot_be_dropped(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer
 ) -> None:
-    with pytest.raises(PySparkException, match="Check the options endpoint and queue"):
+    with pytest.raises(PySparkException, match=r"queue does not exist.*Check the options endpoint and queue"):
         write(spark.range(1).selectExpr("'a' AS body"), server, "missing")
 
 

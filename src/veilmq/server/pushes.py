@@ -175,8 +175,7 @@ async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> str:
     attempts = [partial(connect, str(address)) for address in target.addresses]
     connection, _, errors = await staggered_race(attempts, _NEXT_ADDRESS_S)
     if connection is None:
-        problem = errors[-1]  # includes TLS errors
-        return f"no connection to {target.addresses[-1]}: {getattr(problem, 'strerror', None) or problem}"
+        return f"no connection to {target.addresses[-1]}: {getattr(errors[-1], 'strerror', None) or errors[-1]}"
     reader, writer = connection
     try:
         writer.write(request)

@@ -52,7 +52,7 @@ UNREACHABLE = (
 )
 """Errors of an attempt to connect: the server is down, starting, full, a standby, or refuses the login."""
 
-_NOT_APPLIED = (
+NOT_APPLIED = (
     *NOT_PRIMARY,
     asyncpg.TooManyConnectionsError,
     asyncpg.QueryCanceledError,  # the statement timeout
@@ -64,7 +64,7 @@ _NOT_APPLIED = (
     asyncpg.OutOfMemoryError,
 )
 
-SHARED_FAILURES = (VeilmqError, *IN_DOUBT, *_NOT_APPLIED)
+SHARED_FAILURES = (VeilmqError, *IN_DOUBT, *NOT_APPLIED)
 """Errors that no single command of a batch causes."""
 
 COLLISIONS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
@@ -84,7 +84,7 @@ def failure_of(error: BaseException, what: str) -> VeilmqError:
         return error
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull()
-    if isinstance(error, _NOT_APPLIED):
+    if isinstance(error, NOT_APPLIED):
         log.warning("the database gave up on %s: %s", what, error)
         return StoreUnavailable()
     if isinstance(error, IN_DOUBT):

@@ -16,8 +16,8 @@ from itertools import accumulate
 from random import getrandbits
 from typing import Any, TypeVar, cast
 
+import asyncpg
 import msgspec
-from asyncpg import PostgresError
 
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
@@ -30,7 +30,7 @@ from veilmq.store.claims import BindRequest, BindResult, BoundClaim
 from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.named_queries import load
 from veilmq.store.postgres import background, queues
-from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
+from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, NOT_APPLIED
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import GROUPED, Node
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
@@ -246,7 +246,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         """Return whether a FIFO queue had expired messages; delete some if possible, as the others place the groups."""
         if queue.settings.fifo:
             args = queue.partition, retention_ms(queue), *queues.event_log_args(queue)
-            with suppress(PostgresError):  # a full disk, or a receive has deleted them
+            with suppress(*COLLISIONS, *NOT_APPLIED, asyncpg.DiskFullError):  # a receive may delete them
                 async with self.connection.transaction():
                     return bool(await self.connection.fetchval(FIFO["expire"], *args))
         return False

@@ -231,8 +231,9 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
     topic, (page, detailed) = topic_of(request, context), smq.read_listing(request.headers)
 
     def entries(page: SubscriptionPage) -> list[tuple[str, str, str]]:
-        found = {view.subscription.name: _subscription_elements(view) for view in page.subscriptions}
-        return [(name, subscription_url(topic, name, context), found[name] if detailed else "") for name in found]
+        views = [(each.subscription.name, each) for each in page.subscriptions]
+        elements = _subscription_elements if detailed else lambda _: ""
+        return [(name, subscription_url(topic, name, context), elements(view)) for name, view in views]
 
     return Plan(topics.ListSubscriptions(topic=topic, **page), smq.listing_response("Subscription", entries))
 
