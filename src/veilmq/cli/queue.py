@@ -164,10 +164,8 @@ def _status_rows(status: QueueStatus) -> Rows:
         yield "throughput limit", settings.throughput_limit
     if settings.dead_letter_queue:
         yield "dead-letter queue", f"{_name_of(settings.dead_letter_queue)} after {settings.receives_max} receives"
-    yield (
-        "takes dead letters of",
-        ", ".join(map(_name_of, settings.redrive_sources)) or settings.redrive_permission or None,
-    )
+    sources = ", ".join(map(_name_of, settings.redrive_sources)) or settings.redrive_permission
+    yield "takes dead letters of", sources or None
     yield "kms key", settings.kms_key or None
     yield "created", instant(status.created_at_ms)
     yield "modified", instant(status.modified_at_ms)

@@ -163,7 +163,8 @@ def read_workers(urls: Sequence[str]) -> tuple[list[WorkerStatus], list[str]]:
 
 def _page(url: str) -> bytes | None:
     try:
-        reply = urllib3.request("GET", url, retries=False, timeout=_PATIENCE_S)
+        pools = urllib3.PoolManager(ca_certs=os.environ.get("AWS_CA_BUNDLE"))
+        reply = pools.request("GET", url, retries=False, timeout=_PATIENCE_S)
     except urllib3.exceptions.HTTPError:
         return None
     return bytes(reply.data) if reply.status == 200 else None
@@ -202,12 +203,7 @@ LEASES: Sequence[Column[LeaseRow]] = (
     ("handler", 120, "<", lambda row: row[1].handler),
     ("attempt", 84, ">", lambda row: row[1].attempt),
     ("held", 60, ">", lambda row: span(row[1].held_s)),
-    (
-        "lease",
-        40,
-        "<",
-        lambda row: Text(row[1].state + ", waits" * (not row[1].running), _STYLES[row[1].state]),
-    ),
+    ("lease", 40, "<", lambda row: Text(row[1].state + ", waits" * (not row[1].running), _STYLES[row[1].state])),
     ("left", 0, ">", lambda row: Text(span(row[1].left_s), style="yellow" if row[1].left_s < _SHORT_S else "")),
 )
 
@@ -224,7 +220,7 @@ def view(snapshot: Snapshot, *, width: int, height: int | None = None, failure: 
     parts: list[RenderableType] = [
         Text(f"{snapshot.endpoint}  {instant(snapshot.at_ms)}", style="bold", no_wrap=True, overflow="ellipsis"),
         _table(queues, QUEUES, width) if failure is None else Text(failure, style="red"),
-        *_rest(snapshot.queues_in_all - len(queues), "more queues; those with the most messages are shown, up to 200"),
+        *_rest(snapshot.queues_in_all - len(queues), "more queues; the fullest of the first 200 by name are shown"),
         _table(handlers[: heights[1]], WORKERS, width),
         *_rest(len(handlers) - heights[1], "more handlers"),
         *(Text(f"no answer from {place}", style="red") for place in snapshot.silent),

@@ -44,7 +44,7 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
     """
     where = f"{host}:{port}"
     try:
-        infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise BindError(f"Cannot listen on {where}: the host is unknown ({error.strerror}).") from None
     addresses: list[_Address] = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
@@ -52,8 +52,8 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
         try:
             return _bind(addresses, port)
         except OSError as error:
-            taken_at_one_address = port == 0 and len(addresses) > 1 and error.errno == errno.EADDRINUSE
-            if not taken_at_one_address or attempt == _FREE_PORT_ATTEMPTS - 1:
+            # A port that is free at one address may be taken at the next one.
+            if error.errno != errno.EADDRINUSE or attempt == _FREE_PORT_ATTEMPTS - 1:
                 raise BindError(f"Cannot listen on {where}: {_reason(error, setting)}") from None
     raise AssertionError("the last attempt returns or raises")
 
@@ -251,7 +251,7 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
         reason = (error.reason or "unknown").lower().replace("_", " ")
-        raise TlsError(f"The TLS certificate {certificate} or the key {key} is not in PEM: {reason}.") from None
+        raise TlsError(f"The TLS certificate {certificate} or key {key} is unusable or not in PEM: {reason}.") from None
     except OSError as error:  # changed since they were read
         raise TlsError(f"The TLS certificate {certificate} or key {key} cannot be read: {error.strerror}.") from None
     return context

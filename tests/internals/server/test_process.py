@@ -26,10 +26,12 @@ from cryptography.hazmat.primitives import serialization as pem
 from tests.clients import boto
 from tests.proofs.forking import Forked, run
 from tests.server.http_host import PATIENCE_S, dial
-from tests.server.keys import REGION, client, written
+from tests.server.keys import REGION, SECRETS, client, written
 from veilmq.cli.command import CommandFailed
 from veilmq.cli.connection import post
+from veilmq.cli.top import read_queues
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
+from veilmq.client.transport import SigningKey
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
 from veilmq.server.http import Http1Connection
@@ -130,6 +132,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 AUTHORITY = trustme.CA()
+KEY = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
 
 
 class Files:
@@ -218,6 +221,10 @@ def test_commands_trust_the_authority_of_the_admin_port(
         post(server.admin_endpoint, "/api/clock/trust")
     monkeypatch.setenv("AWS_CA_BUNDLE", str(files.authority))
     assert post(server.admin_endpoint, "/api/clock/trust").status == 401
+    with HttpQueueClient(server.endpoint, key=KEY) as queues:
+        queues.create_queue("work")
+        rows, _ = read_queues(queues, prefix="", admin=server.admin_endpoint)
+    assert [row.oldest_s for row in rows] == [0.0]
 
 
 @pytest.mark.parametrize("port", ["endpoint", "admin_endpoint"])
@@ -357,8 +364,8 @@ def test_unusable_tls_files_are_an_error_at_the_start(files: Files, tmp_path: Pa
     other.write_bytes(AUTHORITY.issue_cert("h").private_key_pem.bytes())
     assert f"The TLS key {other} is not that of the certificate" in refusal(files.certificate, other)
     other.write_text("nonsense", encoding="utf-8")
-    assert "is not in PEM" in refusal(other, files.key)
-    assert "is not in PEM" in refusal(files.certificate, other)
+    assert "is unusable or not in PEM" in refusal(other, files.key)
+    assert "is unusable or not in PEM" in refusal(files.certificate, other)
     with pytest.raises(TlsError):
         RunningServer(tls_certificate=missing, tls_key=files.key).__enter__()
 
