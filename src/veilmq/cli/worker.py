@@ -56,15 +56,18 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=repr).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=repr).decode()
+        except (RecursionError, UnicodeEncodeError):  # a value contains itself, or bytes that are no text
+            shown = {name: str(value).encode(errors="backslashreplace").decode() for name, value in line.items()}
+            return msgspec.json.encode(shown).decode()
 
 
 def _log_as(level: str, form: str) -> None:
     """Log to standard error, from ``level``, in the format ``form``."""
-    handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if form == "json" else text)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if form == "json":
+        logging.getLogger().handlers[0].setFormatter(JsonLines())
 
 
 def _serve_metrics(port: int | None, stack: ExitStack) -> None:

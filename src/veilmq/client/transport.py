@@ -148,12 +148,12 @@ class ServerTime:
 
 def key_from(environment: Mapping[str, str]) -> SigningKey | None:
     """Return the access key in the environment variables of AWS tools, if any."""
-    key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    names = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION", "DEFAULT_REGION")
+    # A variable that is read from a file often ends with a newline.
+    key_id, secret, token, region, default = (environment.get(f"AWS_{name}", "").strip() for name in names)
     if not key_id or not secret:
         return None
-    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
-    token = environment.get("AWS_SESSION_TOKEN") or None
-    return SigningKey(id=key_id, secret=secret, session_token=token, region=region)
+    return SigningKey(id=key_id, secret=secret, session_token=token or None, region=region or default or DEFAULT_REGION)
 
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:9324"

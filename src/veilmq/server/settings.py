@@ -182,7 +182,7 @@ def _read_switch(raw: object) -> bool:
 
 
 def _read_path(raw: object) -> Path:
-    if not isinstance(raw, str | Path) or not str(raw) or "\0" in str(raw):
+    if not isinstance(raw, str | Path) or not str(raw).encode() or "\0" in str(raw):  # encode() raises if it is no text
         raise ValueError(raw)
     return Path(raw)
 

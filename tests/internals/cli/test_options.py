@@ -148,6 +148,15 @@ def test_a_log_record_is_one_json_object_on_one_line() -> None:
     assert exception.endswith("LookupError: not yet")
 
 
+def test_a_log_record_of_any_values_is_json() -> None:
+    """Bytes of a file name that are not UTF-8, and a value that contains itself."""
+    line = json.loads(JsonLines().format(log_record("read %s", "a\udcff", attempt=2)))
+    assert (line["message"], line["attempt"]) == ("read a\\udcff", "2")
+    cycle: list[object] = []
+    cycle.append(cycle)
+    assert json.loads(JsonLines().format(log_record("x", seen=cycle)))["seen"] == "[[...]]"
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [("--log", "Must be debug, info, warning or error."), ("--log-format", 'Choose from: "text", "json".')],

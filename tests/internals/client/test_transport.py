@@ -63,6 +63,7 @@ def test_the_key_is_read_from_the_variables_of_aws_tools() -> None:
         id="AKID", secret="hush", session_token="t", region="r"
     )
     assert all(key_from({name: value}) is None for name, value in both.items())
+    assert key_from({name: f"{value}\n" for name, value in (both | more).items()}) == key_from(both | more)
 
 
 def test_a_key_shows_no_secret() -> None:

@@ -130,7 +130,7 @@ def test_certificate_and_key_must_be_set_together(given: str, missing: str) -> N
     assert getattr(resolve(flags={given: "a.pem", missing: "b.pem"}, environment={}), given) == Path("a.pem")
 
 
-@pytest.mark.parametrize("value", ["", "\0", 5])
+@pytest.mark.parametrize("value", ["", "\0", 5, "not-utf-8-\udcff"])
 def test_a_file_setting_must_be_a_path(value: object) -> None:
     assert "must be the path of a file" in refusal(flags={"credentials": value})
 
