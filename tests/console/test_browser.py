@@ -245,3 +245,16 @@ def test_the_progress_of_a_move_changes_without_a_reload(
     expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("3 of 3")
     expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("completed")
     assert counts(queues, "failing") == (3, 0)
+
+
+def test_a_queue_that_is_deleted_elsewhere_leaves_its_list_and_its_page_says_so(
+    visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
+) -> None:
+    stays = f"{jobs}stays"
+    queues.create_queue(stays)
+    listed, shown = connected(visit(f"/console/queues?search={jobs}")), connected(visit(place(jobs)))
+    queues.delete_queue(jobs)
+    server.advance(1_000)
+    expect(listed.locator("tr[data-queue]")).to_have_count(1)
+    expect(listed.locator("tr[data-queue]")).to_contain_text(stays)
+    expect(shown.get_by_role("alert")).to_have_text(re.compile("no longer updated.* does not exist"))

@@ -197,4 +197,5 @@ def test_a_removed_key_ends_its_streams(tmp_path: Path) -> None:
             keys.write_text(text.replace("AKIDCAROL", "AKIDANOTHER"), encoding="utf-8")
             server.reload()
             server.advance(1_000)
+            assert "sign in" in page.next("end")["reason"]
             assert page.is_ended

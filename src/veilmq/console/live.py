@@ -6,7 +6,7 @@ fifty queues cost about as much as a thousand rows of one.
 A page registers queries when it is opened (counts of queues, leases of a queue, its move tasks) and gets an event with
 what changed since the last one. Pages of the same caller with the same query share it: it runs, is compared and encoded
 once per tick. Queries use the public API with the caller's permissions; a denied one, or the end of the session, ends
-the stream.
+the stream with a reason for the page to show.
 
 If a page does not read, at most one event per query waits for it; when it reads again, it gets the complete state.
 """
@@ -33,6 +33,8 @@ STREAMS_MAX = 64
 
 _BEGIN = b"retry: 3000\n\n"
 _SERVER_FAULTS = 500
+_SESSION_ENDED = "Your session has ended; reload the page to sign in."
+_DEFECT = "This page cannot be updated because of a defect in veilmq; see the server log."
 
 
 class Snapshot(NamedTuple):
@@ -72,7 +74,7 @@ class Stream:
         self.subscriber = subscriber
         self.queries: list[_SharedQuery] = []
         self._pending: dict[_SharedQuery, bytes] = {}
-        self._ended = False
+        self._end: bytes | None = None
         self._has_events = asyncio.Event()
 
     def queue_event(self, query: "_SharedQuery", changed: bytes, full: Callable[[], bytes]) -> None:
@@ -85,9 +87,9 @@ class Stream:
             return
         self._has_events.set()
 
-    def end(self) -> None:
-        """End the stream after the queued events."""
-        self._ended = True
+    def end(self, reason: str) -> None:
+        """End the stream after the queued events; the page connects again unless there is a reason."""
+        self._end = self._end or (_event("end", {"reason": reason}) if reason else b"")
         self._has_events.set()
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -96,11 +98,11 @@ class Stream:
         while True:
             await self._has_events.wait()
             self._has_events.clear()
-            events = b"".join(self._pending.values())
+            events = b"".join(self._pending.values()) + (self._end or b"")
             self._pending.clear()
             if events:
                 yield events
-            if self._ended:
+            if self._end is not None:
                 return
 
 
@@ -129,7 +131,7 @@ class Live:
         self._set_timer()
         return stream
 
-    def close_stream(self, stream: Stream) -> None:
+    def close_stream(self, stream: Stream, reason: str = "") -> None:
         """End a stream; idempotent."""
         self._streams.discard(stream)
         for query in stream.queries:
@@ -137,7 +139,7 @@ class Live:
                 query.streams.remove(stream)
             if not query.streams and self._queries.get(query.key) is query:  # not a later one with the same key
                 del self._queries[query.key]
-        stream.end()
+        stream.end(reason)
         self._set_timer()
 
     def close(self) -> None:
@@ -164,10 +166,10 @@ class Live:
             now_ms = self._clock.now_ms()
             if query.due_ms <= now_ms:
                 for stream in [each for each in query.streams if not each.subscriber.is_session_valid()]:
-                    self.close_stream(stream)
-                if query.streams and not await query.tick(now_ms, pause_ms, shown_ms=self._clock.shown_ms()):
+                    self.close_stream(stream, _SESSION_ENDED)
+                if query.streams and (reason := await query.tick(now_ms, pause_ms, shown_ms=self._clock.shown_ms())):
                     for stream in list(query.streams):
-                        self.close_stream(stream)
+                        self.close_stream(stream, reason)
         self._ticking = None
         self._set_timer()
 
@@ -196,8 +198,8 @@ class _SharedQuery:
         if self._latest is not None:
             stream.queue_event(self, self._full_event(self._latest), bytes)
 
-    async def tick(self, now_ms: int, pause_ms: int, *, shown_ms: int) -> bool:
-        """Run the query and queue what changed; return False if it is no longer permitted.
+    async def tick(self, now_ms: int, pause_ms: int, *, shown_ms: int) -> str:
+        """Run the query and queue what changed; return why it can no longer run, if so.
 
         ``shown_ms`` is the current time in shown time.
         """
@@ -205,16 +207,14 @@ class _SharedQuery:
         try:
             snapshot = await self._query.run(self.streams[0].subscriber.client, shown_ms)
         except ApiError as error:
-            if error.status >= _SERVER_FAULTS:
-                return True  # the store is unavailable for now
-            self._queue_events(self._event("end", {"reason": error.message}))
-            return False
+            # a server error: the store is unavailable for now
+            return "" if error.status >= _SERVER_FAULTS else error.message or error.code
         except Exception:
             log.exception("a page could not be kept up to date")
-            return False
+            return _DEFECT
         before, self._latest = self._latest, snapshot
         self._queue_events(self._full_event(snapshot) if before is None else self._change_event(before, snapshot))
-        return True
+        return ""
 
     def _queue_events(self, changed: bytes) -> None:
         full = b""
@@ -228,7 +228,7 @@ class _SharedQuery:
             stream.queue_event(self, changed, full_event)
 
     def _full_event(self, snapshot: Snapshot) -> bytes:
-        return self._event(self._query.event, {"whole": True, "set": snapshot.rows, **snapshot.rest})
+        return _event(self._query.event, {"whole": True, "set": snapshot.rows, **snapshot.rest})
 
     def _change_event(self, before: Snapshot, now: Snapshot) -> bytes:
         rows = {key: row for key, row in now.rows.items() if before.rows.get(key) != row}
@@ -236,8 +236,8 @@ class _SharedQuery:
         rest = {name: value for name, value in now.rest.items() if before.rest.get(name) != value}
         if not (rows or removed or rest):
             return b""
-        return self._event(self._query.event, {"set": rows, "removed": removed, **rest})
+        return _event(self._query.event, {"set": rows, "removed": removed, **rest})
 
-    @staticmethod
-    def _event(name: str, fields: dict[str, Any]) -> bytes:
-        return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(fields))
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(fields))

@@ -165,6 +165,21 @@ async def test_an_unavailable_store_does_not_end_the_stream(world: World) -> Non
     assert page.last["set"] == {"a": 1}
 
 
+@pytest.mark.parametrize("ended", [pytest.param({"me"}, id="session"), pytest.param(set[str](), id="permission")])
+async def test_a_page_that_does_not_read_gets_the_reason_of_the_end(world: World, ended: set[str]) -> None:
+    query = TableQuery()
+    stream = world.live.open(world.subscriber(), [query])
+    events = stream.events()
+    await anext(events)
+    await world.advance()
+    world.ended, query.error = ended, ApiError("AccessDenied", "Denied.", 403)
+    await world.advance(1_000)
+    sent = await anext(events)
+    assert sent.count(b"event: end") == 1
+    assert (b"sign in" if ended else b"Denied.") in sent
+    assert [event async for event in events] == []
+
+
 async def test_closing_a_stream_twice_keeps_a_later_query_of_the_same_key(world: World) -> None:
     """A stream that is not read is closed again when its client disconnects."""
     late = world.live.open(world.subscriber(), [TableQuery()])

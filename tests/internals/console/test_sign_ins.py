@@ -195,6 +195,7 @@ def test_sign_out_ends_the_streams_of_the_session(server: RunningServer) -> None
         stays.next("counts")
         visitor.post("/console/logout", at="/console/queues")
         server.advance(TICK_MS)
+        assert "sign in" in page.next("end")["reason"]
         assert page.is_ended
         client(server).send_message(QueueUrl=f"{server.endpoint}/{OWNER}/orders", MessageBody="m")
         server.advance(TICK_MS)

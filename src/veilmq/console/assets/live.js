@@ -7,6 +7,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   let source = null;
   let retryTimer = 0;
+  let ended = false;
 
   const setText = (element, text) => {
     if (element && element.textContent !== text) element.textContent = text;
@@ -27,10 +28,15 @@
     return query.toString();
   }
 
+  function removedKeys(update, known) {
+    return update.whole ? known.filter((key) => !(key in update.set)) : update.removed;
+  }
+
   function counts(update) {
+    const rows = new Map([...document.querySelectorAll("[data-live=queues] tr[data-queue]")].map((row) => [row.dataset.queue, row]));
+    for (const name of removedKeys(update, [...rows.keys()])) rows.get(name)?.remove();
     for (const [name, figures] of Object.entries(update.set)) {
-      const row = document.querySelector(`[data-live=queues] tr[data-queue="${CSS.escape(name)}"]`);
-      if (row) setFigures(row, figures);
+      if (rows.has(name)) setFigures(rows.get(name), figures);
     }
   }
 
@@ -44,8 +50,7 @@
     if (!section) return;
     const bars = section.querySelector(".bars");
     const known = new Map([...bars.children].map((bar) => [bar.dataset.key, bar]));
-    const removed = update.whole ? [...known.keys()].filter((key) => !(key in update.set)) : update.removed;
-    for (const key of removed) known.get(key)?.remove();
+    for (const key of removedKeys(update, [...known.keys()])) known.get(key)?.remove();
     for (const [key, markup] of Object.entries(update.set)) {
       const [bar] = parseSvg(markup);
       const before = known.get(key);
@@ -71,6 +76,16 @@
     if (rendered && section && !section.contains(document.activeElement)) section.replaceChildren(...rendered.childNodes);
   }
 
+  function end({ reason }) {
+    ended = true;
+    close();
+    const alert = document.createElement("p");
+    alert.className = "alert";
+    alert.setAttribute("role", "alert");
+    alert.textContent = `This page is no longer updated. ${reason}`;
+    document.querySelector("main").prepend(alert);
+  }
+
   function close() {
     clearTimeout(retryTimer);
     if (source) source.close();
@@ -81,7 +96,7 @@
   function open() {
     close();
     const query = queryString();
-    if (!query || document.hidden) return;
+    if (!query || ended || document.hidden) return;
     source = new EventSource(`/console/live?${query}`);
     const onEvent = (handle) => (event) => {
       handle(JSON.parse(event.data));
@@ -90,7 +105,7 @@
     source.addEventListener("counts", onEvent(counts));
     source.addEventListener("leases", onEvent(leases));
     source.addEventListener("moves", onEvent(moves));
-    source.addEventListener("end", close);
+    source.addEventListener("end", (event) => end(JSON.parse(event.data)));
     source.addEventListener("error", () => {
       if (!source || source.readyState !== EventSource.CLOSED) return; // the browser reconnects
       close();
