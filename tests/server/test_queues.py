@@ -53,17 +53,28 @@ def test_a_listing_has_counts_rates_and_types_of_queues(server: RunningServer) -
     assert (jobs["visible"], jobs["in_flight"], jobs["sent_per_s"], jobs["received_per_s"]) == (9, 1, 5.0, 0.5)
     seen = [visible for _, visible in jobs["history"]]
     assert (seen[0], seen[-1]) == (0, 9)
+    _, found = listed(server, sort="received", descending="true", count=1)
+    assert [queue["name"] for queue in found["queues"]] == ["jobs"]
 
 
 def test_a_listing_is_sorted_searched_and_paged(server: RunningServer) -> None:
-    for name in ("a", "b", "c", "other"):
+    """Queues without messages are the last by age, in both directions; a search ignores case and the account."""
+    for name in ("a", "b", "c", "Other"):
         server.queue(name)
     with HttpQueueClient(server.endpoint) as queue:
         queue.send("b", "m")
-    _, found = listed(server, sort="visible", descending="true", first=0, count=2)
-    assert ([queue["name"] for queue in found["queues"]], found["in_all"]) == (["b", "a"], 4)
-    _, found = listed(server, search="OTH")
-    assert ([queue["name"] for queue in found["queues"]], found["in_all"]) == (["other"], 1)
+        server.advance(1)
+        queue.send("a", "m")
+
+    def names(**query: Any) -> tuple[list[str], int]:
+        _, found = listed(server, **query)
+        return [queue["name"] for queue in found["queues"]], found["in_all"]
+
+    assert names(sort="visible", descending="true", first=1, count=2) == (["b", "Other"], 4)
+    assert names(sort="oldest") == (["a", "b", "Other", "c"], 4)
+    assert names(sort="oldest", descending="true") == (["b", "a", "Other", "c"], 4)
+    assert names(search="OTH") == names(search="oth") == (["Other"], 1)
+    assert names(search="0/") == ([], 0)
 
 
 def test_an_invalid_listing_is_an_error(server: RunningServer) -> None:
@@ -82,6 +93,7 @@ def test_a_listing_hides_the_counts_of_queues_that_a_policy_denies(tmp_path: Pat
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
+        owner.send_message(QueueUrl=url, MessageBody="m")
         owner.create_queue(QueueName="open")
         carol = f"arn:aws:iam::{OWNER}:user/carol"
         denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:GetQueueAttributes"}
@@ -90,12 +102,15 @@ def test_a_listing_hides_the_counts_of_queues_that_a_policy_denies(tmp_path: Pat
         def seen(key: str, **query: Any) -> dict[str, int | None]:
             signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
             _, found = listed(server, key=signing, **query)
+            hidden = [queue for queue in found["queues"] if queue["visible"] is None]
+            assert all(value in (None, []) for queue in hidden for field, value in queue.items() if field != "name")
             return {queue["name"]: queue["visible"] for queue in found["queues"]}
 
-        assert seen("AKIDOWNER") == {"jobs": 0, "open": 0}
+        assert seen("AKIDOWNER") == {"jobs": 1, "open": 0}
         assert seen("AKIDCAROL") == {"jobs": None, "open": 0}
         assert seen("AKIDCAROL", names="jobs") == {"jobs": None}
-        assert list(seen("AKIDCAROL", sort="visible")) == ["open", "jobs"]
+        for descending in ("false", "true"):
+            assert list(seen("AKIDCAROL", sort="visible", descending=descending)) == ["open", "jobs"]
         assert seen("AKIDFRIEND") == {}
 
 

@@ -12,13 +12,10 @@ from veilmq.core.commands import (
     BrowseQueues,
     Command,
     CreateQueue,
-    Delete,
     DeleteQueue,
     Done,
     QueueCounts,
-    QueueOrder,
     QueueView,
-    Receive,
     Send,
     ShowQueue,
 )
@@ -161,52 +158,6 @@ async def world() -> AsyncIterator[World]:
     world.statistics.close()
     await world.finish_round()
     await engine.close()
-
-
-async def test_sorting_by_counts(world: World) -> None:
-    """Ties are sorted by name; queues without messages come last by age, in both directions."""
-    for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
-        await world.put(name, messages)
-        world.clock.advance(1)
-    assert await world.names(order=QueueOrder.VISIBLE, descending=True, count=4) == ["q050", "q090", "q010", "q000"]
-    assert await world.names(order=QueueOrder.VISIBLE, count=2) == ["q000", "q001"]
-    assert await world.names(order=QueueOrder.OLDEST, descending=True, count=4) == ["q050", "q010", "q090", "q000"]
-    assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
-
-
-async def test_sorting_by_rates(world: World) -> None:
-    await world.browse()
-    await world.finish_round()
-    await world.put("q003", 10)
-    received = await execute(world.engine, Receive(queue="a/q003", count=4))
-    await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
-    await world.pass_time(1_000)
-    first = (await world.browse(order=QueueOrder.RECEIVED, descending=True, count=1)).queues[0]
-    assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
-
-
-async def test_search_is_by_name_only(world: World) -> None:
-    """It ignores case, and does not search accounts or find queues of others."""
-    await execute(world.engine, CreateQueue(queue="a/Orders-01"))
-    assert await world.names(search="orders") == ["Orders-01"]
-    assert await world.names(search="ORDERS-0") == ["Orders-01"]
-    assert await world.names(search="Q09", descending=True, count=2) == ["q099", "q098"]
-    assert (await world.browse(search="a/")).in_all == 0
-    assert (await world.browse(search="other")).in_all == 0
-
-
-async def test_hidden_queues_show_only_their_name(world: World) -> None:
-    """They sort last by counts, whatever is in them."""
-    await world.put("q001", 9)
-    await world.put("q002", 1)
-
-    def may_see(view: Any) -> bool:
-        return bool(view.queue != "a/q001")
-
-    page = await world.browse(order=QueueOrder.VISIBLE, descending=True, count=QUEUES, may_see=may_see)
-    assert page.queues[0].name == "q002"
-    denied = page.queues[-1]
-    assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
 
 
 async def test_an_unavailable_store_drops_no_queue(world: World, caplog: pytest.LogCaptureFixture) -> None:
