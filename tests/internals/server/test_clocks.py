@@ -371,7 +371,7 @@ def test_times_in_smq_follow_the_wall_clock(machine: Machine) -> None:
 
 
 def test_the_event_log_records_wall_times_as_of_writing(tmp_path: Path) -> None:
-    """Durations are exact even when a step comes between; rows from before the step do not change."""
+    """Durations are exact even when steps come between; rows from before a step do not change."""
     clock = VirtualClock()
     with RunningServer(clock=clock, events_to=str(tmp_path)) as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("work")
@@ -379,8 +379,9 @@ def test_the_event_log_records_wall_times_as_of_writing(tmp_path: Path) -> None:
         start_ms = clock.wall_ms()
         (late,) = client.receive("work", timeout_s=10)
         server.advance(seconds=10)
+        clock.step_wall(HOUR_MS)
         client.receive("work", timeout_s=600)
-        clock.step_wall(STEP_MS)
+        clock.step_wall(STEP_MS - HOUR_MS)
         server.advance(seconds=5)
         with suppress(ClientError):
             client.delete("work", late.receipt)
@@ -393,7 +394,10 @@ def test_the_event_log_records_wall_times_as_of_writing(tmp_path: Path) -> None:
         )
         for outcome, row in rows.items()
     }
-    assert times == {"expired": (0, 0, 10_000), "late_deleted": (STEP_MS, STEP_MS, STEP_MS + 15_000)}
+    assert times == {
+        "expired": (HOUR_MS, HOUR_MS, HOUR_MS + 10_000),
+        "late_deleted": (STEP_MS, STEP_MS, STEP_MS + 15_000),
+    }
     assert {outcome: row["held_ms"] for outcome, row in rows.items()} == {"expired": 10_000, "late_deleted": 15_000}
 
 

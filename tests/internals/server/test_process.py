@@ -24,7 +24,7 @@ from botocore.exceptions import ConnectionClosedError, SSLError
 from cryptography.hazmat.primitives import serialization as pem
 
 from tests.clients import boto
-from tests.proofs.forking import Forked, run
+from tests.proofs.forking import Forked
 from tests.server.http_host import PATIENCE_S, dial
 from tests.server.keys import REGION, SECRETS, client, written
 from veilmq.cli.command import CommandFailed
@@ -580,16 +580,6 @@ def test_draining_ends_at_a_second_signal_or_its_time_limit(
             wait_for_log(process.popen.stderr, "stopping")
             process.popen.send_signal(second)
         assert process.end(within_s=AT_ONCE_S)[0] == 0
-
-
-def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", MAIN, str(tmp_path / "data"), "20"]
-    second = run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
-    assert second.returncode == 1
-    assert second.stderr.startswith("veilmq: ")
-    assert second.stderr.count("\n") == 1
-    assert str(tmp_path / "data") in second.stderr
-    assert process.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
 @pytest.mark.parametrize("setting", ["port", "admin_port"])

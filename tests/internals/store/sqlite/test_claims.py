@@ -12,7 +12,6 @@ from tests.store.host import fill as fill_up
 from tests.store.postgres_host import on_sqlite
 from tests.store.test_claims import (
     DEAD,
-    HOUR_MS,
     acknowledge,
     claim,
     claim_whole,
@@ -168,19 +167,6 @@ def test_a_claim_slice_without_space_does_not_block_deletes_of_its_batch(tmp_pat
         assert host.counts() == (9_000, 0, 0)
         host.crash()
         host.check()
-
-
-def test_a_claim_shows_the_times_of_its_binding(host: Host) -> None:
-    host.create()
-    host.send("a")
-    host.clock.step_wall(5_000)
-    open_source(host)
-    claim(host)
-    page: Any = host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1))
-    host.clock.step_wall(HOUR_MS)
-    assert host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1)) == page
-    host.reopen()
-    assert host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1)) == page
 
 
 def test_acknowledged_claims_are_deleted_first(tmp_path: Path) -> None:

@@ -191,20 +191,6 @@ def test_events_have_the_hash_of_the_group_name(host: Host) -> None:
 # Batches.
 
 
-def test_events_have_shown_times(host: Host) -> None:
-    """Shown times are those of the write; expired receipts are stored in store time."""
-    host.send("a")
-    late = host.receive_one(timeout_s=1).receipt
-    host.advance(2_000)
-    host.clock.step_wall(10_000)
-    host.receive_one()
-    host.clock.step_wall(90_000)
-    host.delete(late)
-    expired, corrected = events_of(host)
-    assert corrected.received_at_ms - expired.received_at_ms == 90_000
-    assert (expired.held_ms, corrected.held_ms) == (1_000, 2_000)
-
-
 def test_a_failed_command_leaves_no_event(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The events of other commands in its batch remain; a repeated command creates its event."""
     host.send("a", "b", "bad")
