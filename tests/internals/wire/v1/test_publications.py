@@ -14,7 +14,6 @@ from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.publications import SLICE_ROWS, BulkStage, Outgoing, OutgoingRow
 from veilmq.wire.v1.request import ApiCall, RowRefused
-from veilmq.wire.v1.routes import ROUTES
 
 STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 
@@ -44,13 +43,6 @@ def error_message(call: Any, *args: Any, **given: Any) -> str:
         call(*args, **given)
     assert caught.value.code.status == 400
     return caught.value.message
-
-
-def test_all_routes_require_the_permission_to_send() -> None:
-    rows = [route for route in ROUTES.values() if route.noun == b"publications"]
-    assert {route.verb: route.permission for route in rows} == dict.fromkeys(
-        (b"", b"stage", b"publish", b"abandon"), "SendMessage"
-    )
 
 
 @pytest.mark.parametrize("wrong", [
