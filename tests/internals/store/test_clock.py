@@ -60,36 +60,12 @@ class _Machine:
         return clock
 
 
-@pytest.mark.parametrize("step_ms", [5 * _DAY_MS, -5 * _DAY_MS, 1, 0])
-def test_store_time_ignores_steps_of_the_wall_clock(step_ms: int) -> None:
-    """Shown time follows steps of more than half a second."""
-    machine = _Machine()
-    clock = machine.clock()
-    machine.run(1_000)
-    assert (clock.now_ms(), clock.shown_ms()) == (START_MS + 1_000, START_MS + 1_000)
-    machine.run(1_000, wall_ms=1_000 + step_ms)
-    assert clock.now_ms() == START_MS + 2_000
-    assert clock.shown_ms() == START_MS + 2_000 + (step_ms if abs(step_ms) > 500 else 0)
-
-
 def test_shown_time_ignores_differences_up_to_half_a_second() -> None:
     machine = _Machine()
     clock = machine.clock()
     for step_ms, shown_ms in ((500, 0), (1, 501), (-500, 501), (-501, -500)):
         machine.run(0, wall_ms=step_ms)
         assert clock.shown_ms() == START_MS + shown_ms
-
-
-@pytest.mark.parametrize("synchronised", [True, False])
-@pytest.mark.parametrize("step_ms", [5 * _DAY_MS, -5 * _DAY_MS, 0])
-def test_a_restart_without_a_reboot_ignores_the_wall_clock(step_ms: int, synchronised: bool) -> None:
-    machine = _Machine(synchronised=synchronised)
-    mark = machine.clock().mark()
-    machine.run(2 * _HOUR_MS, wall_ms=2 * _HOUR_MS + step_ms)
-    clock = machine.resumed(mark)
-    assert clock.now_ms() == START_MS + 2 * _HOUR_MS
-    assert clock.shown_ms() == machine.wall_ms
-    assert clock.doubt is None
 
 
 def test_without_a_mark_store_time_starts_at_the_wall_clock() -> None:
@@ -141,17 +117,6 @@ def test_after_a_reboot_a_clock_that_went_back_continues_from_the_mark() -> None
     assert clock.now_ms() == clock.shown_ms() == machine.wall_ms
 
 
-def test_time_held_back_is_applied_when_the_clock_is_synchronised_if_it_was_at_the_mark() -> None:
-    for before, applied_ms in ((True, 5 * _DAY_MS - _HOUR_MS), (False, None)):
-        machine = _Machine(synchronised=before)
-        mark = machine.clock().mark()
-        machine.boot(5 * _DAY_MS, synchronised=False)
-        clock = machine.resumed(mark)
-        machine.synchronised = True
-        assert clock.settle() == applied_ms
-        assert clock.now_ms() == START_MS + _HOUR_MS + (applied_ms or 0)
-
-
 def test_a_doubt_survives_restarts_and_reboots() -> None:
     """Each reboot applies at most an hour; in the end, all time since the last trusted clock is applied."""
     machine = _Machine()
@@ -167,15 +132,6 @@ def test_a_doubt_survives_restarts_and_reboots() -> None:
     clock = machine.resumed(mark)
     assert clock.now_ms() == clock.shown_ms() == START_MS + 3 * _DAY_MS
     assert clock.doubt is None
-
-
-def test_without_a_boot_id_each_restart_counts_as_a_reboot() -> None:
-    machine = _Machine(boot_id="")
-    mark = machine.clock().mark()
-    machine.run(3 * _HOUR_MS)
-    assert machine.resumed(mark).now_ms() == START_MS + 3 * _HOUR_MS
-    machine.synchronised = False
-    assert machine.resumed(mark).now_ms() == START_MS + _HOUR_MS
 
 
 def library(status: int, result: int = 0) -> SimpleNamespace:
