@@ -115,10 +115,11 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
         ("--credentials absent.toml", "The credentials file absent.toml cannot be read: {}."),
         ("--tls-certificate a.pem --tls-key b.pem", "The TLS certificate a.pem cannot be read: {}."),
         ("--memory --audit-log absent/a", "audit_log = 'absent/a': cannot be written: {}; name another file"),
+        (f"--data /{'x' * 300}", f"The data folder /{'x' * 300} cannot be made: File name too long."),
     ],
-    ids=["credentials", "tls", "audit-log"],
+    ids=["credentials", "tls", "audit-log", "data"],
 )
-def test_a_missing_file_of_a_setting_is_an_error(options: str, error: str, veilmq: Veilmq) -> None:
+def test_a_path_that_cannot_be_used_is_an_error(options: str, error: str, veilmq: Veilmq) -> None:
     result = veilmq("serve", "--port", "0", "--admin-port", "0", *options.split())
     result.fails(1, f"veilmq: {error.format('No such file or directory')}\n")
     assert list(Path().iterdir()) == []

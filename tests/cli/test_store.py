@@ -324,6 +324,8 @@ def test_databases_are_added_and_removed_while_servers_run(
         second = start()
         make_queues(second, "b", "c")
         assert [each["queues"] for each in printed(veilmq("database", "list", *store, "--json"))] == [2, 1]
+        (no_home,) = printed(veilmq("database", "list", "--store", other.url, "--json"))
+        assert (no_home["number"], no_home["queues"]) == (2, 1)
         for node in (first, second):
             with HttpQueueClient(node.endpoint) as client:
                 client.send("b", "from each")

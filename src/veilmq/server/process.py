@@ -72,7 +72,7 @@ def authority(listener: socket.socket) -> str:
 
 def is_loopback(listeners: Sequence[socket.socket]) -> bool:
     """Return whether only this machine can reach ``listeners``."""
-    return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
+    return all(ip_address(listener.getsockname()[0]).is_loopback for listener in listeners)
 
 
 def _bind(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
@@ -167,7 +167,7 @@ class Shutdown:
         """Wait for ``work``; at the end of the grace time, or after a second request, call ``cut`` to end it."""
         task = asyncio.ensure_future(work)
         at_once = asyncio.ensure_future(self._at_once.wait())
-        left_s = max(0.0, self._over_at_s - self._time_s())
+        left_s = self._over_at_s - self._time_s()
         await asyncio.wait((task, at_once), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         at_once.cancel()
         if not task.done():
@@ -183,7 +183,6 @@ class Shutdown:
     def _begin(self, grace_s: float) -> None:
         if self.requested.is_set():
             self._at_once.set()
-            return
         self._over_at_s = self._time_s() + grace_s
         self.requested.set()
 

@@ -205,7 +205,7 @@ STORES = Kind(
 )
 _FOLDER = Kind("DIR", "the path of a folder", _read_path)
 _FILE = Kind("FILE", "the path of a file", _read_path)
-_HOST = _text("HOST", "an IP address or a host name", re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?").fullmatch)
+_HOST = _text("HOST", "an IP address or a host name", re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?").fullmatch)
 _PORT = whole_number(Range(minimum=0, maximum=65_535, default=0), "PORT")
 _REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
 _ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)

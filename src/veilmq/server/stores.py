@@ -5,6 +5,7 @@ Only this module knows the kinds of stores. PostgreSQL and the exporter need ext
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -69,7 +70,8 @@ async def open_store(
     if settings.store is None:
         reserve_bytes = settings.free_space_reserve_bytes
         options = EngineOptions(may_send=may_send, free_space_reserve_bytes=reserve_bytes, **_options(settings))
-        if settings.data is not None and (settings.data / OLD_NAME).is_file():
+        # Path.is_file() would raise for a folder that may not be entered: the store's error names the folder.
+        if settings.data is not None and os.path.isfile(settings.data / OLD_NAME):  # noqa: ASYNC240, PTH113
             await asyncio.to_thread(conversion.convert, settings.data, progress=_progress_logger())
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)

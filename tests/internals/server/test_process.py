@@ -244,6 +244,14 @@ def test_tls_1_1_is_refused(server: RunningServer, files: Files) -> None:
         pass
 
 
+@pytest.mark.parametrize("port", ["endpoint", "admin_endpoint"])
+def test_clients_that_offer_http_2_get_http_1_1(port: str, server: RunningServer, files: Files) -> None:
+    context = files.client_context()
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with tls_connection(getattr(server, port), context) as connection:
+        assert connection.selected_alpn_protocol() == "http/1.1"
+
+
 def test_a_client_may_send_any_server_name(server: RunningServer, files: Files) -> None:
     """A name that is not ASCII logged a traceback and ended the handshake."""
     sent = ssl.MemoryBIO()

@@ -91,7 +91,7 @@ def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: s
 
 
 @pytest.mark.parametrize("name", ["host", "admin_host"])
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.org", "fe80::1%br-0.7"])
 def test_listening_for_other_machines_needs_insecure(name: str, address: str) -> None:
     """So that queues are not opened to the network by accident."""
     text = refusal(flags={name: address})

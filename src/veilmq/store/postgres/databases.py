@@ -235,7 +235,9 @@ class Listed(NamedTuple):
 async def list_databases(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _ready(home_url) as home:
-        first = Listed(1, without_passwords(home_url), await home.fetchval(SQL["count_queues"]))
+        ours = await identity(home)
+        number = 1 if ours is None else ours.place + 1  # not the home, if another URL was given
+        first = Listed(number, without_passwords(home_url), await home.fetchval(SQL["count_queues"]))
         return [first, *[await _entry(member) for member in await members(home) if not member.removed]]
 
 
