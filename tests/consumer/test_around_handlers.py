@@ -14,9 +14,11 @@ import msgspec
 import pydantic
 import pytest
 
+from tests.clients import boto
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, event, until
 from veilmq.client import ClientError, HttpQueueClient
+from veilmq.client.boto import BotoQueueClient
 from veilmq.consumer import Backoff, Batch, CallNext, Consumer, Context, Drop, Reject, RetryLater
 from veilmq.core.messages import Attribute
 from veilmq.testing import ConsumerBench
@@ -485,6 +487,31 @@ async def test_a_middleware_may_replace_the_message_and_set_context_variables(be
     bench.client.send("threads", "b2")
     await settled(bench, app)
     assert sorted(seen) == [(1, "a"), (2, "b")]
+
+
+async def test_a_replaced_message_is_settled_and_counted_as_it_was_received(bench: Workbench) -> None:
+    """Its group continues, its copy in the dead-letter queue is not decrypted, and its bytes are free for others."""
+    for queue in ("orders.fifo", "dead.fifo"):
+        bench.client.create_queue(queue, {"fifo": True})
+    app = Consumer("orders.fifo", client=BotoQueueClient(boto.client(bench.server.endpoint)), seen=False)
+
+    @app.middleware
+    async def decrypted(context: Context, call_next: CallNext) -> None:
+        context.message = replace(context.message, body="-", group=None)
+        await call_next()
+
+    @app.handler(wait=WAIT, dead_letter="dead.fifo", max_outstanding_bytes=5)
+    async def work(body: str) -> None:
+        raise Reject(f"the body is {body}")
+
+    for body in ("first", "other"):
+        bench.client.send("orders.fifo", body, group="g", dedup_id=body)
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "rejected") == 2)
+        bench.client.send("orders.fifo", "after", group="g", dedup_id="after")
+        await until(lambda: event(running, "rejected") == 3)
+    letters = bench.client.receive("dead.fifo", count=10, wait_s=0)
+    assert [(letter.body, letter.group) for letter in letters] == [(body, "g") for body in ("first", "other", "after")]
 
 
 async def test_an_exception_of_a_process_is_a_verb_only_by_its_class(app: Consumer) -> None:

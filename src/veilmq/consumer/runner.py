@@ -395,6 +395,7 @@ class Runner(Watcher):
             deadline.cancel()
             for delivery in deliveries:
                 delivery.interrupt = None
+                delivery.message = delivery.lease.message  # a middleware may have replaced it for the call
             self._intake.prefetch.handled(took_s)
             self.counts.handle_time.add(took_s)
 

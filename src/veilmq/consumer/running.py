@@ -57,14 +57,13 @@ class Running:
         for a parameter whose type no start-up function returns.
         """
         self._lifespan = lifespan
-        handlers = lifespan.handlers
         self._state: dict[Any, object] = dict(objects or {})
         lifespan.check(self._state)
         self.shutdown_stack = AsyncExitStack()  # closed last; calls the shutdown functions
         self.table = LeaseTable(clock, draw=draw)
         self.renewals = self.table.metrics
         traces = import_module("veilmq.consumer.tracing").tracing() if is_installed("opentelemetry.trace") else None
-        self._clients = [connect() for _ in range(len(handlers) + 1)]
+        self._clients = [connect() for _ in range(len(lifespan.handlers) + 1)]
         change = self._clients[-1].change_visibility_batch
         self._renewer = Renewer(self.table, change, calls_max=renewals_at_once)
         self.runners = [
@@ -79,7 +78,7 @@ class Running:
                 tracing=traces,
                 create=create,
             )
-            for handler, client in zip(handlers, self._clients, strict=False)
+            for handler, client in zip(lifespan.handlers, self._clients, strict=False)
         ]
         self._grace_s = grace_s
         self._starting: asyncio.Task[Any] | None = None
