@@ -1,6 +1,7 @@
 """The pages of claims: sources, claims and writers, and the changes of an operator, confirmed by the queue's name."""
 
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_the_list_has_the_queues_with_sources(visitor: Visitor) -> None:
     assert (seen.status, "idle" in seen.text) == (200, False)
     assert "jobs daily report s-1 alive 1 2" in seen.text
     assert "daily report" in visitor.get("/console/claims?search=jo").text
-    assert "None of the 1 queues has" in visitor.get("/console/claims?search=idle").text
+    assert "No sources or writers in 1 queue." in visitor.get("/console/claims?search=idle").text
     assert visitor.get("/console/claims?search=%3Cb%3E").status == 200
 
 
@@ -114,3 +115,5 @@ def test_an_invalid_number_is_refused(visitor: Visitor, number: str) -> None:
     token = form_of(visitor.get(f"{PAGE}/release?source=s-1&number=1").html, f"{PAGE}/release")["csrf"]
     fields = {"csrf": token, "confirmation": "jobs", "source": "s-1", "number": number}
     assert visitor.send(f"{PAGE}/release", fields).status == 422
+    for verb in ("release", "evict"):
+        assert "None" not in visitor.get(f"{PAGE}/{verb}?source=s-1&{urlencode({'number': number})}").text

@@ -69,6 +69,13 @@ def test_the_list_is_paged_and_searched(visitor: Visitor, query: str, first: str
     assert text in seen.text
 
 
+def test_all_numbers_of_a_long_list_have_separators(server: RunningServer) -> None:
+    for number in range(1_001):
+        server.queue(f"q-{number:04}")
+    with Visitor(server) as someone:
+        assert "1,001 to 1,001 of 1,001 queues." in someone.get(f"{LIST}?size=200&page=6").text
+
+
 def test_the_list_is_sorted_by_counts(visitor: Visitor) -> None:
     seen = visitor.get(f"{LIST}?sort=visible&descending=true")
     assert names(seen)[:3] == ["q-003", "q-002", "q-001"]

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from veilmq.console.rendering import duration
+from veilmq.console.rendering import counted, duration
 from veilmq.core.limits import Range
 from veilmq.core.settings import SettingValue
 from veilmq.wire.v1.request import NAMES
@@ -79,7 +79,7 @@ class Number:
             for name, each in self.protocols.items()
             if (each.minimum, each.maximum) != (self.allowed.minimum, self.allowed.maximum)
         ]
-        parts = [f"{span(self.allowed)} {self.unit}".strip(), *narrower]
+        parts = [f"{span(self.allowed)} {self.unit}", *narrower]
         if self.zero:
             parts.append(f"0: {self.zero}")
         if self.empty:
@@ -95,9 +95,9 @@ class Number:
         if not typed and self.empty:
             return None
         if not (typed.isascii() and typed.isdigit() and len(typed) <= _DIGITS_MAX):
-            raise InvalidField(f"This must be a whole number, {span(self.allowed)}{_of(self.unit)}.")
+            raise InvalidField(f"This must be a whole number, {span(self.allowed)} {self.unit}.")
         if not self.allowed.holds(int(typed)):
-            raise InvalidField(f"This must be {span(self.allowed)}{_of(self.unit)}.")
+            raise InvalidField(f"This must be {span(self.allowed)} {self.unit}.")
         return int(typed)
 
     def words(self, value: SettingValue) -> str:
@@ -106,21 +106,12 @@ class Number:
             return self.empty
         if value == 0 and self.zero:
             return self.zero
-        text = f"{value:,} {_of_one(self.unit) if value == 1 else self.unit}".strip()
+        text = counted(value, self.unit)
         return f"{text} ({duration(value)})" if self.unit == SECONDS and value >= _MINUTE_S else text
 
 
 def span(allowed: Range) -> str:
     return f"{allowed.minimum:,} to {allowed.maximum:,}"
-
-
-def _of_one(unit: str) -> str:
-    what, space, rest = unit.partition(" ")
-    return what.removesuffix("s") + space + rest
-
-
-def _of(unit: str) -> str:
-    return f" {unit}" if unit else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from veilmq.console.api_client import ApiClient, ApiError
 from veilmq.console.live import Snapshot
 from veilmq.console.move_tasks import latest_moves
 from veilmq.console.page_context import PageContext
-from veilmq.console.rendering import age, number, path_of
+from veilmq.console.rendering import age, counted, number, path_of
 from veilmq.console.timeline import BARS_MAX, Drawing, Drawn, Frame, Timeline, draw, frame_for, unfinished
 from veilmq.core.commands import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
@@ -110,7 +110,7 @@ def summary(leases: list[Lease], in_flight: int | None) -> str:
     drawn = min(len(leases), BARS_MAX)
     if not drawn:
         return "No messages in flight." if not in_flight else f"{in_flight:,} in flight, none with a lease."
-    text = "1 lease" if drawn == 1 else f"{drawn} leases"
+    text = counted(drawn, "leases")
     if in_flight is not None and in_flight > drawn:
         return f"{text}, those that end first, of {in_flight:,} messages in flight."
     return f"{text}."

@@ -39,6 +39,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "number": number,
+        "counted": counted,
         "duration": duration,
         "instant": instant,
         "time": time,
@@ -55,6 +56,12 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def counted(count: int, unit: str) -> str:
+    """Format a number with its unit, a plural: ``2 messages per second``, ``1 message per second``."""
+    what, space, rest = unit.partition(" ")
+    return f"{count:,} {what.removesuffix('s') if count == 1 else what}{space}{rest}"
 
 
 def duration(seconds: float | None) -> str:

@@ -203,5 +203,5 @@ ROWS: dict[str, SettingRow] = {row.setting: row for group in GROUPS for row in g
 NAME_HINT = (
     f"SQS: up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} letters, digits, hyphens and underscores. SMQ: up to "
     f"{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX} letters, digits and hyphens, beginning with a letter or digit. "
-    "Names of FIFO queues end with .fifo."
+    "Only names of FIFO queues may end with .fifo; SQS requires it."
 )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 from markupsafe import Markup, escape
 
-from veilmq.console.rendering import duration
+from veilmq.console.rendering import counted, duration
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.wire.v1.queues import Lease
 
@@ -223,7 +223,7 @@ def words(bar: Bar) -> str:
         parts.append(f"{WORDS[bar.ending]}, at {_clock(bar.end_ms)} after {_held(bar)}")
     renewals = max(len(bar.renewed_at_ms), lease.extensions or 0)
     if renewals:
-        parts.append(f"extended {renewals} {'time' if renewals == 1 else 'times'}")
+        parts.append(f"extended {counted(renewals, 'times')}")
     return ", ".join(parts)
 
 

@@ -17,7 +17,7 @@ from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
 from veilmq.console.live_queries import figures
 from veilmq.console.pages.accounts import in_words
 from veilmq.console.pages.queues import HEIGHT, WIDTH, sparkline
-from veilmq.console.rendering import age
+from veilmq.console.rendering import age, counted
 from veilmq.console.setting_form import filled_tags, rows_of, texts_of, was
 from veilmq.console.setting_rows import GROUPS, ROWS
 from veilmq.console.timeline import BARS_MAX, ENDED_MAX, ENDED_MS, RENEWALS_MAX, Bar, Ending, Timeline
@@ -113,6 +113,14 @@ def test_hex_has_offsets_bytes_and_characters() -> None:
 )
 def test_an_age_above_a_minute_changes_once_a_minute(seconds: float | None, text: str) -> None:
     assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "text"),
+    [(1, "queues", "1 queue"), (0, "bytes", "0 bytes"), (2_048, "receives per second", "2,048 receives per second")],
+)
+def test_a_number_agrees_with_its_unit(count: int, unit: str, text: str) -> None:
+    assert counted(count, unit) == text
 
 
 # URLs of lists of queues.

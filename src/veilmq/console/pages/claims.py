@@ -184,7 +184,7 @@ async def _confirm(
         queue=page.queue,
         verb=verb,
         name=name,
-        number=number,
+        number=fields.get("number", ""),
         source=source,
         messages=messages,
         message=fields.get("message", ""),
