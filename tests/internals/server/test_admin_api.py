@@ -125,6 +125,28 @@ def test_a_body_that_the_schema_forbids_is_refused(server: RunningServer, docume
     schema(document, operation["responses"]["400"]["content"]).validate(reply.json())
 
 
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        *(
+            ("create", {"settings": {"policy": "{}"}}),
+            ("create", {"tags": {"": "v"}}),
+            ("create", {"tags": {"k": "\0"}}),
+        ),
+        ("create", {"tags": {f"k{number}": "v" for number in range(51)}}),
+        *(("set", {"policy": "{}"}), ("set", {"visibility_rules": "{"}), ("set", {"delay_s": -1})),
+        *(("set", {"content_deduplication": True}), ("set", {"dead_letter_queue": "none", "receives_max": 1})),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_errors_of_invalid_settings_are_in_the_document(
+    server: RunningServer, document: Any, verb: str, body: Any
+) -> None:
+    reply = Api(server).request("POST", f"/api/queues/-/jobs/{verb}", body)
+    errors = document["paths"][f"/api/queues/{{account}}/{{queue}}/{verb}"]["post"]["responses"][str(reply.status)]
+    assert reply.json()["code"] in errors["description"]
+
+
 def test_a_body_that_the_schema_allows_is_accepted(server: RunningServer, document: Any) -> None:
     operation = document["paths"]["/api/queues/{account}/{queue}/set"]["post"]
     bodies = schema(document, operation["requestBody"]["content"])

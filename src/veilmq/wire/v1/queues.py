@@ -29,7 +29,7 @@ from veilmq.core.limits import BROWSED_QUEUES_MAX, Range
 from veilmq.core.messages import decode_properties
 from veilmq.core.settings import QueueSettings, SettingValue, self_reference_error
 from veilmq.wire.exchange import Reply, RequestContext, id_text
-from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
+from veilmq.wire.sqs.errors import ACCESS_DENIED, INVALID_ATTRIBUTE_VALUE, INVALID_PARAMETER_VALUE, SqsError
 from veilmq.wire.sqs.names import FIFO_SUFFIX, account_of, queue_url
 from veilmq.wire.sqs.queue_attributes import SETTINGS
 from veilmq.wire.sqs.queues import read_tags
@@ -420,11 +420,12 @@ ROUTES = (
          "Return the settings of a queue, and its number of messages in each state.", _show, result=ShownQueue),
     Route(b"POST", b"queues", b"create", "CreateQueue",
           'Create a queue, or find it with the same settings: ``{"settings": {...}, "tags": {...}}``.',
-          _create, body=CreateFields, result=CreatedQueue, errors=_OF_CREATION),
+          _create, body=CreateFields, result=CreatedQueue, errors=_OF_CREATION,
+          codes=(INVALID_ATTRIBUTE_VALUE, INVALID_PARAMETER_VALUE)),
     Route(b"POST", b"queues", b"set", "SetQueueAttributes",
           "Change settings of a queue: an object of them; messages in flight keep their deadlines.",
           lambda request, fields, context: ApiCall(
               commands.SetQueue(queue=request.queue, settings=read_settings(fields, request.queue, context))
-          ), body=SettingFields, errors=_SETTINGS),
+          ), body=SettingFields, errors=_SETTINGS, codes=(INVALID_ATTRIBUTE_VALUE,)),
 )
 # fmt: on

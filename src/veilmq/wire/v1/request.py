@@ -30,9 +30,6 @@ UNKNOWN_ROUTE = Code("veilmq#UnknownRoute", "UnknownRoute", 404)
 STAGE_REFUSED = Code("veilmq#StageRefused", "StageRefused")
 ARROW_MISSING = Code("veilmq#ArrowMissing", "ArrowMissing", 501, "Receiver")
 
-CODES = (INVALID_REQUEST, UNKNOWN_ROUTE, STAGE_REFUSED, ARROW_MISSING)
-"""The codes of any request, beside the errors of authentication and permissions."""
-
 
 class RowRefused(SqsError):
     """The message at ``index`` (from 0) is invalid, so no message is staged; the counterpart of ``StageRefused``."""
@@ -260,8 +257,8 @@ class Route(NamedTuple):
 
     ``permission`` is the SQS action to check in the policy of the queue. ``query``, ``body`` and ``result`` are the
     types of the parameters, the body and the reply; with ``arrow``, body or reply may be Arrow. ``errors`` are the
-    errors of core beside ``COMMON_ERRORS``. A route ``of_account`` lists the whole account of the caller: its path has
-    no queue and no verb.
+    errors of core beside ``COMMON_ERRORS``, ``codes`` those of SQS. A route ``of_account`` lists the whole account of
+    the caller: its path has no queue and no verb.
     """
 
     method: bytes
@@ -274,6 +271,7 @@ class Route(NamedTuple):
     body: type[msgspec.Struct] | None = None
     result: type[msgspec.Struct] = Nothing
     errors: tuple[type[VeilmqError], ...] = ()
+    codes: tuple[Code, ...] = ()
     arrow: bool = False
     of_account: bool = False
 

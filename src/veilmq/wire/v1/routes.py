@@ -192,7 +192,7 @@ def _of_route(route: Route, schemas: Schemas, components: Document) -> Document:
     for error in (*route.errors, *COMMON_ERRORS):
         if not (route.of_account and error.__name__ == "QueueNotFound"):
             codes.setdefault(api.CORE_ERRORS[error][0], []).append(error.__name__)
-    for code in (api.INVALID_REQUEST, ACCESS_DENIED):
+    for code in (api.INVALID_REQUEST, ACCESS_DENIED, *route.codes, *([api.ARROW_MISSING] if route.arrow else ())):
         codes.setdefault(code.status, []).append(code.query)
     operation: Document = {
         "operationId": route.label,

@@ -17,7 +17,7 @@ from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNER_ONLY
 from veilmq.wire.v1.queues import RANGES, SettingFields
-from veilmq.wire.v1.request import CODES, CORE_ERRORS, ApiCall, Route, encode_error, read_request
+from veilmq.wire.v1.request import CORE_ERRORS, ApiCall, Route, encode_error, read_request
 from veilmq.wire.v1.routes import COMMON_ERRORS, ROUTES, decode, route_key
 
 QUEUE = "000000000000/jobs"
@@ -188,7 +188,7 @@ def test_a_body_must_be_a_json_object(body: bytes) -> None:
     assert error.code.query == "InvalidRequest"
 
 
-_KNOWN = {code.query for code in CODES}
+_KNOWN = {"InvalidRequest", "UnknownRoute", "StageRefused", "ArrowMissing"}
 
 
 def error_of(method: str, target: str, body: bytes) -> SqsError | None:
