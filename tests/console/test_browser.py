@@ -12,6 +12,7 @@ from tests.clients import boto
 from tests.console.barriers import Keyboard
 from tests.console.conftest import Visit
 from veilmq.client import HttpQueueClient
+from veilmq.client.api import Settings
 from veilmq.testing import RunningServer
 
 TIMEOUT = re.compile("^Visibility timeout")
@@ -225,26 +226,60 @@ def test_counts_in_the_list_change_without_a_reload(
     expect(cell).to_have_text("2")
 
 
-def test_the_progress_of_a_move_changes_without_a_reload(
-    visit: Visit, server: RunningServer, queues: HttpQueueClient
-) -> None:
-    queues.create_queue("ended")
-    queues.create_queue("failing", {"visibility_timeout_s": 1, "dead_letter_queue": "ended", "receives_max": 1})
+@pytest.fixture
+def dead(server: RunningServer, queues: HttpQueueClient, jobs: str) -> str:
+    """The name of the dead-letter queue of ``jobs``, with three messages."""
+    name = f"{jobs}dead"
+    queues.create_queue(name)
+    with Settings(server.endpoint, jobs) as settings:
+        settings.set({"visibility_timeout_s": 1, "dead_letter_queue": name, "receives_max": 1})
     for _ in range(3):
-        queues.send("failing", "m")
-    queues.receive("failing", count=3)
+        queues.send(jobs, "m")
+    queues.receive(jobs, count=3)
     server.advance(1_000)
-    queues.receive("failing", count=3)
-    page = connected(visit(f"{place('ended')}/dead-letters"))
-    expect(page.get_by_role("link", name="failing")).to_be_visible()
+    queues.receive(jobs, count=3)
+    return name
+
+
+def moving(page: Page) -> Locator:
+    """Start a redrive of a message a second on the page of dead letters; return its row."""
     page.locator("[name=rate]").fill("1")
     page.get_by_role("button", name="Start redrive").click()
     connected(page)
+    return page.locator("[data-live=moves] tbody tr")
+
+
+def test_the_progress_of_a_move_changes_without_a_reload(
+    visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str, dead: str
+) -> None:
+    page = connected(visit(f"{place(dead)}/dead-letters"))
+    expect(page.get_by_role("link", name=jobs, exact=True)).to_be_visible()
+    row = moving(page)
     for _ in range(5):
         server.advance(1_000)
-    expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("3 of 3")
-    expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("completed")
-    assert counts(queues, "failing") == (3, 0)
+    expect(row).to_contain_text("3 of 3")
+    expect(row).to_contain_text("completed")
+    assert counts(queues, jobs) == (3, 0)
+
+
+def test_a_move_that_ends_while_its_page_is_hidden_or_its_button_has_the_focus_is_shown_then(
+    visit: Visit, server: RunningServer, dead: str
+) -> None:
+    shown, hidden = (connected(visit(f"{place(dead)}/dead-letters")) for _ in range(2))
+    row = moving(shown)
+    hidden.reload()
+    connected(hidden)
+    shown.get_by_role("button", name="Cancel").focus()
+    hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true})"
+    changed = "document.dispatchEvent(new Event('visibilitychange'))"
+    hidden.evaluate(f"{hide % 'true'}; {changed}")
+    for _ in range(5):
+        server.advance(1_000)
+    expect(shown.get_by_role("button", name="Cancel")).to_be_focused()
+    shown.get_by_role("link", name="Overview").focus()
+    expect(row).to_contain_text("completed")
+    hidden.evaluate(f"{hide % 'false'}; {changed}")
+    expect(hidden.locator("[data-live=moves] tbody tr")).to_contain_text("completed")
 
 
 def test_a_queue_that_is_deleted_elsewhere_leaves_its_list_and_its_page_says_so(

@@ -68,12 +68,17 @@
     }
   }
 
-  async function moves(update) {
-    if (update.whole) return;
-    const reply = await fetch(location.href); // only the server renders the table
+  function moves(update) {
+    if (Object.keys(update.set).length) showMoves();
+  }
+
+  async function showMoves() {
+    const reply = await fetch(location.href).catch(() => new Response()); // only the server renders the table
     const rendered = new DOMParser().parseFromString(await reply.text(), "text/html").querySelector("[data-live=moves]");
     const section = document.querySelector("[data-live=moves]");
-    if (rendered && section && !section.contains(document.activeElement)) section.replaceChildren(...rendered.childNodes);
+    if (!rendered || !section) return;
+    if (section.contains(document.activeElement)) section.addEventListener("focusout", showMoves, { once: true });
+    else section.replaceChildren(...rendered.childNodes);
   }
 
   function end({ reason }) {
