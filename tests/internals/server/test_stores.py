@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -208,9 +209,11 @@ def test_readiness_follows_the_database(database: PostgresServer) -> None:
         assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "a"
 
 
-@pytest.mark.parametrize("loss", ["the database", "connections", "the schema", "writes"])
-def test_a_server_whose_database_is_lost_is_not_ready(loss: str, database: PostgresServer) -> None:
-    """Its requests get an error that clients retry unless the schema is missing."""
+@pytest.mark.parametrize("loss", ["the database", "connections", "the schema", "privileges", "writes"])
+def test_a_server_whose_database_is_lost_is_not_ready(
+    loss: str, database: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its requests get an error that clients retry, and its log has the database's reason, without tracebacks."""
     with making_database(database.url) as url, RunningServer(store=url, clock=SystemClock()) as server:
         queue, name = client(server).create_queue(QueueName="kept")["QueueUrl"], urlsplit(url).path[1:]
         if loss == "the database":
@@ -221,15 +224,20 @@ def test_a_server_whose_database_is_lost_is_not_ready(loss: str, database: Postg
             asyncio.run(execute(url, END_OTHERS))
         elif loss == "the schema":
             asyncio.run(execute(url, "DROP SCHEMA mq CASCADE"))
+        elif loss == "privileges":
+            asyncio.run(execute(url, f"ALTER DATABASE {name} SET role = pg_monitor"))
+            asyncio.run(execute(url, END_OTHERS))
         else:
             asyncio.run(execute(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on"))
             asyncio.run(execute(url, END_OTHERS))
         reason = STANDBY if loss == "writes" else UNREACHABLE
         server.wait_until(lambda: get(server, "/health/ready") == (503, f"{reason}\n"))
-        with pytest.raises(ClientError) as refused:
-            client(server).send_message(QueueUrl=queue, MessageBody="b")
-        status = 500 if loss == "the schema" else 503
-        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+        sqs = client(server)
+        for request in (partial(sqs.send_message, QueueUrl=queue, MessageBody="b"), sqs.list_queues):
+            with pytest.raises(ClientError) as refused:
+                request()
+            assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+    assert not [record.getMessage() for record in caplog.records if record.exc_info]
 
 
 SEND = urlencode({"Action": "SendMessage", "QueueUrl": "/000000000000/jobs", "MessageBody": "b"}).encode()

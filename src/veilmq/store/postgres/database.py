@@ -62,6 +62,9 @@ NOT_APPLIED = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TransactionTimeoutError,
     asyncpg.OutOfMemoryError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedTableError,  # the schema was dropped, or is hidden from the role
 )
 
 SHARED_FAILURES = (VeilmqError, *IN_DOUBT, *NOT_APPLIED)
@@ -340,7 +343,7 @@ class Worker(Scheduler):
                 due = 0
             except Exception as error:
                 if not self._stopped:
-                    expected = isinstance(error, StoreUnavailable)
+                    expected = isinstance(error, (StoreUnavailable, *NOT_APPLIED))
                     log.warning("background work failed, and is tried again: %s", error, exc_info=not expected)
                 due = error
             done(due)
