@@ -88,7 +88,6 @@ def _read(
     for slot, command in items:
         if isinstance(command, commands.Delete):
             texts, missing = command.receipts, _GONE_DELETED
-            is_plain = is_plain and not (command.any_epoch or command.any_receive)
         else:
             texts, missing, is_plain = tuple([change.receipt for change in command.changes]), _GONE_CHANGED, False
         result: list[Any] = [missing] * len(texts)
