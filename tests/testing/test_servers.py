@@ -121,6 +121,8 @@ ENVIRONMENT = """
     import subprocess
     import sys
 
+    SESSION = boto3.DEFAULT_SESSION
+
     @pytest.mark.usefixtures("veilmq_environment")
     def test_a_program_that_makes_its_own_client(veilmq_server):
         boto3.client("sqs").create_queue(QueueName="made")
@@ -134,20 +136,44 @@ ENVIRONMENT = """
         for name, value in (
             ("AWS_REGION", "eu-west-1"),
             ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"),
+            ("AWS_PROFILE", "of another machine"),
+            ("AWS_DEFAULT_PROFILE", "of another machine"),
+            ("AWS_CREDENTIAL_EXPIRATION", "2023-11-14T22:13:20Z"),
             ("HTTP_PROXY", "http://127.0.0.1:9"),
             ("NO_PROXY", "internal.example"),
         ):
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("no_proxy", raising=False)
 
-    def test_variables_of_the_machine_lead_nowhere_else(machine, veilmq_environment, veilmq_boto3, veilmq_queue):
+    def test_variables_of_the_machine_lead_nowhere_else(machine, veilmq_boto3, veilmq_queue, veilmq_environment):
         for client in (boto3.client("sqs"), veilmq_boto3):
             assert client.list_queues()["QueueUrls"] == [veilmq_queue.url]
         assert os.environ["AWS_REGION"] == os.environ["AWS_DEFAULT_REGION"]
         assert os.environ["NO_PROXY"].split(",") == ["127.0.0.1", "internal.example"]
 
+    @pytest.fixture
+    def files(monkeypatch, tmp_path):
+        path = tmp_path / "config"
+        path.write_text("[default]\\nignore_configured_endpoint_urls = true")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(path))
+
+    def test_files_of_the_machine_lead_nowhere_else(files, veilmq_queue, veilmq_environment):
+        assert boto3.client("sqs").meta.endpoint_url in veilmq_queue.url
+
     def test_it_is_undone(veilmq_url):
+        assert boto3.DEFAULT_SESSION is SESSION
         assert veilmq_url not in os.environ.values()
+
+    @pytest.fixture
+    def session():
+        boto3.setup_default_session(aws_access_key_id="of the suite", aws_secret_access_key="of the suite")
+        own = boto3.DEFAULT_SESSION
+        yield
+        assert boto3.DEFAULT_SESSION is own
+
+    def test_a_session_of_the_suite_is_kept(session, veilmq_environment, veilmq_boto3):
+        boto3.client("sqs")
+        assert boto3.DEFAULT_SESSION.get_credentials().access_key == "testing"
 """
 
 POLL = """
@@ -302,7 +328,7 @@ def test_suites_of_users_pass_without_warnings(pytester: pytest.Pytester) -> Non
         test_settings=SETTINGS,
         test_faults=FAULTS,
     )
-    pytester.runpytest("-Werror").assert_outcomes(passed=12)
+    pytester.runpytest("-Werror").assert_outcomes(passed=14)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ veilmq is imported only when a test requests a fixture.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -67,17 +68,24 @@ def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None
     A program under test that creates its own clients needs no change. The endpoints of other AWS services are not
     changed, but the keys are invalid there.
     """
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
+    _redirect(veilmq_url, monkeypatch)
+
+
+def _redirect(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with suppress(ModuleNotFoundError):
+        monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # it keeps its keys and its profile
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION"):
         monkeypatch.delenv(name, raising=False)
     direct = "no_proxy" if "no_proxy" in os.environ else "NO_PROXY"
     if os.environ.get(direct) != "*":  # "*" bypasses the proxy for all hosts
-        monkeypatch.setenv(direct, urlsplit(veilmq_url).hostname or "", prepend=",")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", veilmq_url)
+        monkeypatch.setenv(direct, urlsplit(url).hostname or "", prepend=",")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", url)
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "false")  # true in a profile would lead to AWS
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     monkeypatch.setenv("AWS_REGION", REGION)  # the only name that the SDKs for Java and JavaScript know
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
-    monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_url)
+    monkeypatch.setenv("VEILMQ_ENDPOINT", url)
 
 
 @pytest.fixture
@@ -90,13 +98,9 @@ def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
         missing = f"the fixture veilmq_boto3 needs the suite's own {error.name}: pip install boto3"
         raise pytest.fail.Exception(missing, pytrace=False) from None
 
-    client = boto3.client(
-        "sqs",
-        endpoint_url=veilmq_url,
-        region_name=REGION,
-        aws_access_key_id=KEY,
-        aws_secret_access_key=KEY,
-        config=Config(retries={"total_max_attempts": 1}, proxies={}),
-    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _redirect(veilmq_url, monkeypatch)
+        config = Config(retries={"total_max_attempts": 1}, proxies={})
+        client = boto3.client("sqs", endpoint_url=veilmq_url, config=config)
     yield client
     client.close()
