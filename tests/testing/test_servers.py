@@ -1,5 +1,6 @@
 """The server for tests and the fixtures of pytest-veilmq."""
 
+import os
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,33 @@ def test_a_stop_completes_polls_and_can_be_repeated(veilmq_server: RunningServer
     assert not waiting.done()
     veilmq_server.stop()
     assert waiting.result(PATIENCE_S) == []
+
+
+def test_a_server_that_does_not_run_is_reported() -> None:
+    server = RunningServer()
+    server.stop()
+    with server:
+        queue = server.queue("jobs")
+    with pytest.raises(RuntimeError, match="does not run in this process"):
+        queue.send("a")
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_has_no_server(veilmq_server: RunningServer) -> None:
+    """Its threads are those of the parent, and its copy of the server must not stop the original."""
+    queue = veilmq_server.queue("jobs")
+    child = os.fork()
+    if not child:
+        try:
+            queue.send("a")
+        except RuntimeError:
+            veilmq_server.stop()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    queue.send("b")
+    assert queue.bodies == ["b"]
 
 
 pytest_plugins = ["pytester"]
@@ -269,6 +297,10 @@ QUEUE = """
         veilmq_boto3.send_message(QueueUrl=veilmq_queue.url, MessageBody="tea")
         assert [each.body for each in veilmq_queue.receive()] == ["tea"]
 
+    @pytest.mark.parametrize("veilmq_queue_settings", [{"fifo": False}, {"fifo": True}], ids=["standard", "fifo"])
+    def test_of_both_kinds(veilmq_queue, veilmq_queue_settings):
+        assert veilmq_queue.name.endswith(".fifo") is veilmq_queue_settings["fifo"]
+
     @pytest.mark.parametrize("veilmq_queue_settings", [{"fifo": True, "visibility_timeout_s": 5}], ids=["ordered"])
     def test_of_another_kind(veilmq_queue, veilmq_server):
         for body in ("pick", "pack"):
@@ -299,7 +331,7 @@ QUEUE = """
 @pytest.mark.slow
 def test_the_queue_fixture_sends_receives_and_deletes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_queue=QUEUE)
-    pytester.runpytest("-Werror").assert_outcomes(passed=5)
+    pytester.runpytest("-Werror").assert_outcomes(passed=7)
 
 
 @pytest.mark.slow

@@ -61,10 +61,6 @@ Entry = TypeVar("Entry", bound=SendMessageBatchResultEntry | ChangedResultEntry)
 Result = TypeVar("Result")
 
 
-class _Empty(Shape):
-    """An empty result."""
-
-
 class _Entries(Shape, Generic[Entry]):
     """The result of a batch."""
 
@@ -355,7 +351,7 @@ class QueueClient:
 
     def _execute(self, action: str, queue: str, **members: Any) -> None:
         """Run an action on ``queue`` without a result."""
-        self._call(action, {"QueueUrl": self._url(queue), **members}, _Empty)
+        self._call(action, {"QueueUrl": self._url(queue), **members}, dict)
 
     def _url(self, queue: str) -> str:
         if "/" in queue:

@@ -381,7 +381,7 @@ def root_cause(error: BaseException) -> str:
         return f"its certificate is not trusted ({error.verify_message}); AWS_CA_BUNDLE can name its authority's"
     if isinstance(error, FileNotFoundError):
         return "AWS_CA_BUNDLE does not name a file"
-    cause = error.__cause__ or error.__context__
-    if cause is not None:
+    cause = error.__cause__ or error.__context__ or next(reversed(error.args), None)  # ProtocolError: in args
+    if isinstance(cause, BaseException):
         return root_cause(cause)
     return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)

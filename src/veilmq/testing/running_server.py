@@ -204,12 +204,13 @@ class RunningServer:
     def stop(self) -> None:
         """Drain and stop, like SIGTERM, if the server runs. Raises the error that has ended it, if any."""
         self.request_stop()
-        self._ended.result(_PATIENCE_S)
-        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive() or self._ended.done():  # else not started, or forked
+            self._ended.result(_PATIENCE_S)
+            self._thread.join(_PATIENCE_S)
 
     def request_stop(self) -> None:
         """Begin to drain without waiting for the end. A second call aborts requests in progress."""
-        if not self._ended.done():
+        if self._thread.is_alive():
             with contextlib.suppress(RuntimeError):  # the server has ended, and its loop is closed
                 self._loop.call_soon_threadsafe(self.bound.stop)
 
@@ -268,7 +269,7 @@ class RunningServer:
         existing queue is accepted. Raises ``ValueError`` for an unknown setting, ``SqsError`` for an invalid value.
         """
         context = self._context()
-        if is_fifo(name):
+        if settings.pop("fifo", False) or is_fifo(name):  # SQS refuses the attribute for a standard queue
             settings["fifo"] = True
         if "dead_letter_queue" in settings:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
@@ -360,6 +361,9 @@ class RunningServer:
         return self._call(run())
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("the server does not run in this process: it has stopped, or runs in the parent process")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     def _run(self) -> None:
