@@ -545,7 +545,15 @@ class Unprintable(Exception):
         raise self
 
 
-@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, Ended, Unprintable])
+class Untraceable(Exception):
+    @property
+    def __cause__(self) -> None:  # type: ignore[override]
+        raise self
+
+
+@pytest.mark.parametrize(
+    "error", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, Ended, Unprintable, Untraceable]
+)
 async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consumer, error: type[BaseException]) -> None:
     @app.handler
     def work(body: str) -> None:

@@ -9,7 +9,7 @@ import math
 import random
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -128,10 +128,10 @@ _BY_CAUSE = {
 def ending_of(result: object, cause: Cause | None = None) -> Ending:
     """Return the ending for ``result``, which a handler returned or raised; ``cause`` is set if it was cancelled."""
     if isinstance(result, RetryLater):
-        return Ending(kind=EndingKind.RETRY, after_s=result.after_s, reason=_text(result), error="RetryLater")
+        return Ending(kind=EndingKind.RETRY, after_s=result.after_s, reason=_text(str, result), error="RetryLater")
     if isinstance(result, Reject | Drop):
         kind = EndingKind.REJECT if isinstance(result, Reject) else EndingKind.DROPPED
-        return Ending(kind=kind, reason=_text(result), error=type(result).__name__)
+        return Ending(kind=kind, reason=_text(str, result), error=type(result).__name__)
     if isinstance(result, Failed):
         return result.ending
     if not isinstance(result, BaseException):
@@ -142,16 +142,16 @@ def ending_of(result: object, cause: Cause | None = None) -> Ending:
     first = result.__traceback__  # outside of this package, if it was raised there
     while first is not None and first.tb_frame.f_globals.get("__name__", "").startswith(__package__):
         first = first.tb_next
-    lines = traceback.format_exception(type(result), result, first or result.__traceback__)
-    trace = "".join(lines)[-TRACE_CHARACTERS_MAX:]
-    return Ending(kind=kind, reason=_text(result), error=type(result).__name__, trace=trace)
+    trace = _text(traceback.format_exception, type(result), result, first or result.__traceback__)
+    error = type(result).__name__
+    return Ending(kind=kind, reason=_text(str, result), error=error, trace=trace[-TRACE_CHARACTERS_MAX:])
 
 
-def _text(error: BaseException) -> str:
+def _text(write: Callable[..., Iterable[str]], *arguments: object) -> str:
     try:
-        return str(error)
+        return "".join(write(*arguments))
     except Exception as failure:  # noqa: BLE001 - from the user's class
-        return f"<its str() raises {type(failure).__name__}>"
+        return f"<its {write.__name__}() raises {type(failure).__name__}>"
 
 
 _DOUBLINGS_MAX = 40
