@@ -15,7 +15,7 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, WAIT_MS, Job, Workbench, event, until
 from tests.testing.advancing import AdvancingClock
 from veilmq.client import NewMessage, ReceivedMessage
-from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory
+from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Drop, Fixed, InFile, InMemory
 from veilmq.consumer.records import STORE_CALLS_MAX, Begun, RecordStore, Standing
 from veilmq.testing import faults
 
@@ -63,11 +63,15 @@ def store() -> ObservedStore:
     return ObservedStore()
 
 
-async def test_a_message_done_by_another_worker_is_deleted_unhandled(bench: Workbench, store: ObservedStore) -> None:
+@pytest.mark.parametrize("result", [None, Drop()], ids=["done", "dropped"])
+async def test_a_message_done_by_another_worker_is_deleted_unhandled(
+    bench: Workbench, store: ObservedStore, result: object
+) -> None:
     bodies: list[str] = []
 
-    async def work(body: str) -> None:
+    async def work(body: str) -> object:
         bodies.append(body)
+        return result
 
     async def one_worker(*sent: str) -> int:
         async with bench.handling(work, *sent, idempotency=ByMessageId(store), lease=30) as running:
@@ -90,7 +94,7 @@ async def test_work_in_progress_elsewhere_is_retried_after_its_record(bench: Wor
     job.go_on.set()
     bench.client.create_queue("orders")
     sent = bench.client.send("orders", "x").id
-    store.begin(f"orders:{sent}", owner=ELSEWHERE, for_s=20)
+    store.begin(f"orders:{sent}", owner=ELSEWHERE, for_s=19.5)
     retry = Backoff("1s", attempts=1)
     async with bench.handling(job.work, idempotency=ByMessageId(store), retry=retry) as running:
         await until(lambda: event(running, "retried"))
@@ -125,17 +129,21 @@ async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Obse
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_an_extension_after_the_end_of_the_work_has_no_effect(bench: Workbench, store: ObservedStore) -> None:
+async def test_an_extension_after_the_end_of_the_work_has_no_effect(
+    bench: Workbench, store: ObservedStore, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Job()
     store.extensions.clear()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
         job.go_on.set()
         await until(lambda: event(running, "acked"))
+        store.begun.clear()
         store.extensions.set()
         await bench.settled(running)
         await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
-    assert bench.counts("orders") == (0, 0)
+    assert (bench.counts("orders"), store.begun.is_set()) == ((0, 0), False)
+    assert "belongs to another worker" not in caplog.text
 
 
 async def test_a_handler_is_cancelled_if_another_worker_took_its_record(bench: Workbench, store: ObservedStore) -> None:
@@ -211,18 +219,23 @@ async def test_failed_work_leaves_no_record(bench: Workbench, store: ObservedSto
     assert (bench.counts("orders"), count(store)) == ((0, 0), 1)
 
 
-async def test_a_failing_store_delays_messages_and_loses_none(bench: Workbench, store: ObservedStore) -> None:
+@pytest.mark.parametrize(("base_s", "delay_s"), [(0, 1), (2, 2)])
+async def test_a_failing_store_delays_messages_and_loses_none(
+    bench: Workbench, store: ObservedStore, base_s: int, delay_s: int
+) -> None:
     """Retries do not reject the message; finished work is deleted all the same."""
     job = Job()
     job.go_on.set()
     store.fails = {"begin"}
-    once: Any = {"idempotency": ByMessageId(store), "retry": Backoff("1s", attempts=1)}
+    once: Any = {"idempotency": ByMessageId(store), "retry": Backoff(base_s, jitter="none", attempts=1)}
     async with bench.handling(job.work, "x", **once) as running:
         await until(lambda: event(running, "retried"))
         await bench.settled(running)
         assert (job.bodies, bench.counts("orders")) == ([], (0, 1))
         store.fails = {"finish"}
-        bench.server.advance(WAIT_MS)
+        bench.server.advance(1_000 * delay_s - 1)
+        assert bench.counts("orders") == (0, 1)
+        bench.server.advance(1)
         await until(lambda: job.bodies)
         await bench.settled(running)
     assert bench.counts("orders") == (0, 0)
