@@ -4,6 +4,8 @@ Sign-in with a key, its expiry by the wall clock, and the cache of queue policie
 """
 
 import os
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,16 @@ def refusal(path: Path) -> str:
     return text
 
 
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
 def test_an_expiry_without_an_offset_is_in_utc(path: Path) -> None:
     written(path, TEXT.replace("00:00:00Z", "00:00:00"))
     assert load(path)["ASIDBOB"].expires_at_s == datetime(2100, 1, 1, tzinfo=UTC).timestamp()

@@ -342,8 +342,8 @@ class Worker(Scheduler):
             except COLLISIONS:
                 due = 0
             except Exception as error:
-                if not self._stopped:
-                    expected = isinstance(error, (StoreUnavailable, *NOT_APPLIED))
+                if not self._stopped and not isinstance(error, StoreUnavailable):  # the lost connection is logged
+                    expected = isinstance(error, NOT_APPLIED)
                     log.warning("background work failed, and is tried again: %s", error, exc_info=not expected)
                 due = error
             done(due)
