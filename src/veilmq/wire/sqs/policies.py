@@ -157,7 +157,7 @@ def _comparison(read: Callable[[str], float], compare: Callable[[float, float], 
     def test(value: str, expected: float) -> bool:
         try:
             return compare(read(value), expected)
-        except (ValueError, OverflowError):
+        except ValueError:
             return False
 
     return _Operator(read, test, error)
@@ -239,7 +239,7 @@ def _read_values(operator: _Operator, values: list[str]) -> tuple[Any, ...]:
     for value in values:
         try:
             expected.append(operator.read(value))
-        except (ValueError, OverflowError):
+        except ValueError:
             raise PolicyError(f"'{value}' is {operator.error}") from None
     return tuple(expected)
 

@@ -302,7 +302,7 @@ class _Scope:
         if compare_digest(self._sign(start + self._header_lines % values + payload), signature):
             return
         trimmed = tuple(map(single_spaced, values))
-        if not compare_digest(self._sign(start + self._header_lines % trimmed + payload), signature.rstrip()):
+        if not compare_digest(self._sign(start + self._header_lines % trimmed + payload), signature):
             raise _mismatch()
 
     def _sign(self, request: bytes) -> bytes:

@@ -154,6 +154,7 @@ OTHERS = [
     Row(when("Bool", "aws:SecureTransport", "true"), FROM_BOB, NO_MATCH),
     Row(when("Bool", "aws:SecureTransport", True), request_of(BOB, secure=True)),
     Row(when("Bool", "aws:SecureTransport", "False"), FROM_BOB),
+    Row(when("StringEquals", "aws:SecureTransport", False), FROM_BOB),
     Row(when("Bool", "aws:PrincipalIsAWSService", "false"), FROM_BOB),
     Row(when("Bool", "aws:ViaAWSService", "true"), FROM_BOB, NO_MATCH),
     Row(when("IpAddress", "aws:SourceIp", "192.0.2.0/24"), FROM_BOB),
