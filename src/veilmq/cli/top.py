@@ -156,7 +156,7 @@ def read_workers(urls: Sequence[str]) -> tuple[list[WorkerStatus], list[str]]:
     for place, data in (*here, *elsewhere):
         try:
             found += msgspec.json.decode(data or b"", type=list[WorkerStatus])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             silent.append(place)
     return sorted(found, key=attrgetter("worker")), silent
 
@@ -250,7 +250,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column[Row]], width: int) -> T
         table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=None if index else 1)
     for row in rows:
         cells = [content(row) for *_, content in shown]
-        table.add_row(*(str(cell) if isinstance(cell, int) else cell for cell in cells))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))  # a str is markup
     return table
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.proofs.forking import Forked
 from tests.tidy.tree import ROOT
-from veilmq.cli.top import QueueRow, Snapshot, pause_s, read_queues, span, view
+from veilmq.cli.top import QueueRow, Snapshot, pause_s, read_queues, read_workers, span, view
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, faults
@@ -88,6 +88,12 @@ def test_a_low_terminal_shows_the_fullest_queues_and_the_most_urgent_leases() ->
     assert "… and 13 more queues" in "\n".join(lines)
     assert [line.split()[0] for line in lines if line.startswith("message-")] == [f"message-{n}" for n in range(8)]
     assert lines[-1] == "… and 12 more leases"
+
+
+def test_names_are_not_markup() -> None:
+    held = lease(1, 1.0, handler="[red]render[/x]")
+    worker = WorkerStatus(worker="a:1", host="a", pid=1, stopping=False, handlers=[], leases=[held])
+    assert any("[red]render[/x]" in line for line in shown(snapshot(workers=[worker])))
 
 
 def test_leases_of_all_workers_are_ordered_by_their_ends() -> None:
@@ -224,6 +230,14 @@ def test_a_remote_worker_is_read_at_its_port(veilmq: Veilmq, server: RunningServ
     assert [found["pid"] for found in document["workers"]] == [worker.pid]
     assert document["silent"] == ["http://127.0.0.1:1"]
     assert 'veilmq_consumer_running{handler="work",queue="work"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("page", [b"[{", b'[{"worker": "\xff"}]', b"null", None])
+def test_a_page_that_is_no_status_is_no_answer(
+    page: bytes | None, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veilmq.cli.top._page", lambda url: page)
+    assert read_workers(["http://other:1"]) == ([], ["http://other:1"])
 
 
 def test_a_queue_deleted_meanwhile_is_left_out(server: RunningServer) -> None:
