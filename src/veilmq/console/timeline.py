@@ -276,4 +276,4 @@ def _held(bar: Bar) -> str:
 
 
 def _clock(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / SECOND_MS, UTC).strftime("%H:%M:%S")
+    return datetime.fromtimestamp(at_ms / SECOND_MS, UTC).strftime("%H:%M:%SZ")

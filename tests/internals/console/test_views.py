@@ -21,6 +21,7 @@ from veilmq.console.rendering import age, counted
 from veilmq.console.setting_form import filled_tags, rows_of, texts_of, was
 from veilmq.console.setting_rows import GROUPS, ROWS
 from veilmq.console.timeline import BARS_MAX, ENDED_MAX, ENDED_MS, RENEWALS_MAX, Bar, Ending, Timeline
+from veilmq.console.timeline import words as bar_words
 from veilmq.core.commands import BrowsedQueue, QueueOrder
 from veilmq.core.limits import LEASE_S_MAX, SQS_TAGS_MAX
 from veilmq.core.settings import QueueSettings
@@ -325,6 +326,7 @@ def test_a_bar_spans_from_receive_to_deadline() -> None:
     bar = only(timeline_of((1_000, [lease(begin_ms=100)])))
     assert (bar.lease.received_at_ms, bar.end_ms, bar.ending) == (100, 30_000, None)
     assert bar.max_deadline_ms == 100 + LEASE_S_MAX * 1_000
+    assert "held since 00:00:00Z, until 00:00:30Z" in bar_words(bar), "times are in UTC, as elsewhere"
 
 
 @pytest.mark.parametrize("late_ms", [0, 1, 999])
