@@ -116,6 +116,17 @@ def test_a_large_body_is_verified_in_every_framing(server: RunningServer) -> Non
                 assert sender.read().status == status
 
 
+def test_a_verified_body_leaves_the_unverified_half(server: RunningServer) -> None:
+    """While it waits: a receive begins when the client has the reply to the long poll before it."""
+    queue = client(server).create_queue(QueueName="q")["QueueUrl"]
+    poll = signed_action(server, "ReceiveMessage", QueueUrl=queue, WaitTimeSeconds=20)
+    with connected(server) as receiver:
+        receiver.send(poll + signed_action(server, "ReceiveMessage", QueueUrl=queue, Unknown="x" * 300_000))
+        wait_until(lambda: held_bytes(server.admin_endpoint)["bodies"] > 300_000)
+        assert held_bytes(server.admin_endpoint)["unverified_bodies"] == 0
+    wait_until(lambda: set(held_bytes(server.admin_endpoint).values()) == {0})
+
+
 def test_a_body_that_waits_too_long_gets_503_with_retry_after() -> None:
     """SDKs retry after this status; the retry has room."""
     limits = HttpLimits(body_wait_s_max=0.2, linger_s_max=0.1)
