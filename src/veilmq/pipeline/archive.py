@@ -15,11 +15,14 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
@@ -29,7 +32,7 @@ from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES
 from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveTable, compact, now_ms
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ArchiveOptions, ReplayOptions, Slice
-from veilmq.pipeline.session import PipelineFailed, Report, reason_of, run_streams, start_stream
+from veilmq.pipeline.session import PipelineFailed, Report, in_tasks, reason_of, run_streams, start_stream
 from veilmq.spark.datasource import SCHEMA as MESSAGE
 from veilmq.wire.sqs.names import is_fifo
 
@@ -172,6 +175,12 @@ def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
     )
 
 
+def _sizes(ends_us: Sequence[int], _: int, batches: Iterator[pa.RecordBatch]) -> list[int]:
+    """Return the size of each batch of a plan, in the rows of one task."""
+    places = np.concatenate([[], *(np.searchsorted(ends_us, batch.column(0)) for batch in batches)])
+    return list(np.bincount(places.astype(np.int64), minlength=len(ends_us) + 1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """A run of the job ``replay`` to the queue ``to``; its name has 1 to 40 letters, digits, ``-`` and ``_``.
@@ -235,10 +244,8 @@ class Replay:
         ends: Sequence[int] = ()
         if cuts and total:
             ends = sorted(set(micros.agg(F.percentile_approx("us", cuts, 10_000)).collect()[0][0]))
-        number = sum(((F.col("us") > end).cast("int") for end in ends), F.lit(0))
-        counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
-        counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
-        return self._written(Plan(version=version, to=self.to, slice=self.slice, ends_us=tuple(ends), messages=counts))
+        sizes = tuple(np.sum(in_tasks(micros, partial(_sizes, ends)), axis=0).tolist()) if total else (0,)
+        return self._written(Plan(version=version, to=self.to, slice=self.slice, ends_us=tuple(ends), messages=sizes))
 
     def _rows(self, spark: SparkSession, version: int) -> DataFrame:
         return read_archive(spark, ArchiveTable(self.options.table), self.slice, version=version)

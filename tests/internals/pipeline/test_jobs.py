@@ -143,6 +143,21 @@ def test_archive_and_replay(
     assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
 
 
+def test_a_replay_of_a_thousand_batches_is_planned(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
+    """It is stopped before the first batch."""
+    table, stop = ArchiveTable(tmp_path), threading.Event()
+    table.create()
+    table.commit(writer="w", batch=0, files=[written(table, [str(number) for number in range(1_000)])])
+    stop.set()
+    options = ReplayOptions(table=table.location, run="one", batch_messages=1)
+    replay = Replay(endpoint=server.endpoint, to="again", slice=Slice(queues=("orders",)), options=options)
+    assert replay.send(spark, stop=stop).messages == 0
+    plan = msgspec.json.decode((tmp_path / "_replays" / "one.json").read_bytes(), type=Plan)
+    assert plan.messages == (1,) * 1_000
+    none = replace(replay, slice=Slice(queues=("other",)), options=replace(options, run="two"))
+    assert none.send(spark, stop=stop).messages == 0
+
+
 def test_a_job_killed_before_its_first_offset_continues(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
