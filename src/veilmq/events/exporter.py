@@ -31,7 +31,6 @@ from veilmq.events.parquet import DATA_SET, encode_parquet, range_entry, range_f
 
 log = logging.getLogger(__name__)
 
-
 _SLICE_BYTES = 262_144  # some milliseconds to convert to columns
 _CHECK_S_MAX = 5
 _BUCKETS = ("s3", "gcs", "abfs")  # no folders and renames; a file appears when it is closed

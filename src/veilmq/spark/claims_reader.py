@@ -22,8 +22,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from veilmq.client.api import Claims
@@ -33,9 +34,6 @@ from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, Sourc
 from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import CLAIMS, EMPTY, SKIP, Connection, SourceOptions
 from veilmq.spark.retries import LOST, SourceFailed, with_remedies
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 HEARTBEATS_PER_LEASE = 3
 """Or per hold, if that is shorter."""
@@ -150,7 +148,7 @@ class ClaimsStreamReader(QueueStreamReader):
         claimed = sum(self._messages.values())
         return {"backlog": self._ready, "oldestAgeSeconds": age_ms / 1_000, "claimed": claimed, **self._counters}
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a shard."""
         assert isinstance(partition, ShardPartition)
         return read_shard(self._options, partition)
@@ -298,7 +296,7 @@ class ShardPartition(InputPartition):
         self.shard = shard
 
 
-def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[pa.RecordBatch]":
+def read_shard(options: SourceOptions, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``partition`` in order; raises ``SourceFailed`` if they cannot be read."""
     rows = 0
     with with_remedies():

@@ -116,8 +116,6 @@ def size_bytes(rows: Any, index: int) -> int:
 
 _log = logging.getLogger("veilmq.spark")
 
-_TOO_LONG = "MessageTooLong"
-
 
 class SinkFailed(Exception):
     """The rows cannot be written; the text has the row, the reason and the remedy. No row of the batch is sent."""
@@ -210,7 +208,7 @@ class PartitionWriter:
                 if index is None:
                     raise
                 self._bytes_max = error.fields.get("bytes_max") or self._bytes_max
-                refusal = "" if error.fields.get("why") == _TOO_LONG else error.message.partition(": ")[2]
+                refusal = "" if error.fields.get("why") == "MessageTooLong" else error.message.partition(": ")[2]
                 rows, numbers = self._remove_rows(rows, numbers, [index], refusal)
             else:
                 self._parts += 1

@@ -7,8 +7,8 @@ consumes nothing. ``acknowledge`` deletes the messages, ``release`` returns them
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from veilmq.core import limits
@@ -16,9 +16,6 @@ from veilmq.core.claims import SourceView
 from veilmq.spark.claims_reader import HeldSource, ShardPartition, connect, open_claims, read_shard
 from veilmq.spark.options import SNAPSHOT_HOLD_S, SourceOptions
 from veilmq.spark.retries import SourceFailed, with_remedies
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def acknowledge(snapshot: str, **options: str) -> int:
@@ -74,6 +71,6 @@ class SnapshotReader(DataSourceReader):
             bound = held.claim(NUMBER, options.messages_max or limits.CLAIM_MESSAGES.default, wait_s=0)
         return [ShardPartition(self._name, NUMBER, shard) for shard in range(bound.shards)]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a shard; without shards, Spark reads a dummy partition."""
         return read_shard(self._options, partition) if isinstance(partition, ShardPartition) else iter(())

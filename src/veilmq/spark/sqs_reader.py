@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
@@ -27,10 +28,8 @@ from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.core.messages import attributes_bytes
 from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
+from veilmq.wire.v1.arrow import SCHEMA
 from veilmq.wire.v1.claims import texts, types
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _log = logging.getLogger("veilmq.spark")
 
@@ -136,7 +135,7 @@ AVAILABLE_NOW_WAIT_S = 1
 class MessagesPartition(InputPartition):
     """Messages for a task, with the columns of the source."""
 
-    def __init__(self, batch: "pa.RecordBatch") -> None:
+    def __init__(self, batch: pa.RecordBatch) -> None:
         super().__init__(None)
         self.batch = batch
 
@@ -148,7 +147,7 @@ class SqsStreamReader(QueueStreamReader):
     messages_max = messages_all = SQS_MESSAGES_MAX
     _held: HeldReceipts | None
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ``partition``."""
         assert isinstance(partition, MessagesPartition)
         return iter([partition.batch])
@@ -182,12 +181,8 @@ class SqsStreamReader(QueueStreamReader):
         assert self._held is not None, "latestOffset begins a batch"
         self._held.delete(number)
 
-    def _columns(self, messages: Sequence[ReceivedMessage]) -> "pa.RecordBatch":
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
-        from veilmq.wire.v1.arrow import SCHEMA  # noqa: PLC0415
-
-        queue, received_at_us = self._options.connection.queue.rpartition("/")[2], time.time_ns() // 1_000_000 * 1_000
+    def _columns(self, messages: Sequence[ReceivedMessage]) -> pa.RecordBatch:
+        queue, received_at_us = self._options.connection.queue_name, time.time_ns() // 1_000_000 * 1_000
         rows: list[tuple[Any, ...]] = []
         for message in messages:
             attributes = dict(message.attributes)

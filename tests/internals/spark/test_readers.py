@@ -429,7 +429,7 @@ def test_message_has_all_columns(
     client.create_queue("typed.fifo", {"fifo": True})
     attributes = {"kind": Attribute(type="String", text="a"), "raw": Attribute(type="Binary", data=b"\x00\x01")}
     sent = client.send("typed.fifo", "body", attributes=attributes, group="g", dedup_id="d")
-    stream_of(server, tmp_path, "typed.fifo").run(spark)
+    stream_of(server, tmp_path, f"{client.queue_url('typed.fifo')}/").run(spark)
     (row,) = spark.read.parquet(str(tmp_path / "stream" / "out" / "0")).collect()
     assert (row.id, row.body, row.group, row.sequence_number) == (sent.id, "body", "g", sent.sequence)
     assert row.attributes == {"kind": "a", "raw": "AAE="}
