@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,7 @@ RELEASED = (Outcome.NACKED, Outcome.DELETED_BY_EARLIER)
 ENDED = (Outcome.DELETED, Outcome.EXPIRED, *RELEASED)
 """Each receipt has exactly one of these outcomes."""
 
-_KINDS = [(outcome.value, axis) for outcome in Outcome for axis in (HELD, VISIBILITY)]
+_KINDS = {pair: number for number, pair in enumerate(product([each.value for each in Outcome], (HELD, VISIBILITY)))}
 CELL = np.dtype([("kind", np.int64), ("arm", np.int64), ("bucket", np.int64), ("n", np.float64), ("n2", np.float64)])
 """A cell in memory: an outcome on an axis (``kind``), an arm, a bucket, and sums of weights and of squared weights."""
 
@@ -309,7 +310,8 @@ def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None
 def counts_of(cells: Any) -> ReceiptCounts:
     """Return the sum of ``cells``, a pandas frame."""
     array = np.zeros(len(cells), CELL)
-    array["kind"] = [_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)]
+    pairs = zip(cells["outcome"], cells["axis"], strict=True)
+    array["kind"] = [_KINDS.get(pair, -1) for pair in pairs]  # -1: an outcome of a later version
     for name in ("arm", "bucket"):
         array[name] = cells[name].fillna(EXTENDED)
     array["n"] = cells["n"]
@@ -321,13 +323,13 @@ def counts_of(cells: Any) -> ReceiptCounts:
 def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> ReceiptCounts:
     """Return the counts of one outcome on one axis, from columns of equal length."""
     array = np.zeros(len(buckets), CELL)
-    array["kind"] = _KINDS.index((outcome.value, axis))
+    array["kind"] = _KINDS[outcome.value, axis]
     array["arm"], array["bucket"], array["n"], array["n2"] = arms, buckets, counts, counts
     return ReceiptCounts(array)
 
 
 def _of(cells: npt.NDArray[Any], axis: str, outcomes: Iterable[Outcome]) -> npt.NDArray[Any]:
-    return np.asarray(cells[np.isin(cells["kind"], [_KINDS.index((each.value, axis)) for each in outcomes])])
+    return np.asarray(cells[np.isin(cells["kind"], [_KINDS[each.value, axis] for each in outcomes])])
 
 
 def _sums(cells: npt.NDArray[Any], column: str) -> Array:

@@ -34,7 +34,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.events import parquet
-from veilmq.events.parquet import RANGES, RangeEntry, entry_name
+from veilmq.events.parquet import DATA_SET, RANGES, RangeEntry, entry_name
 from veilmq.pipeline.cells import cells, merged, waits
 from veilmq.pipeline.folders import Place, existing, is_url, located
 
@@ -60,14 +60,16 @@ class Found:
 
 
 class EventLog:
-    """The table ``receipt_closed`` in a folder or at a URL."""
+    """The table ``receipt_closed`` in a folder or at a URL, which may also be the target of the export above it."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._spark = spark
         self.root = located(place)
         self._files: Any = None  # None: the path may exist only where Spark runs
         try:
-            files = Place.at(place).files
+            if Place(self.root).files.get_file_info(DATA_SET).type is fs.FileType.Directory:
+                self.root += f"/{DATA_SET}"
+            files = Place(self.root).files
             if files.get_file_info("").type is not fs.FileType.NotFound:
                 self._files = files
         except (ArrowException, OSError, ValueError) as error:
@@ -148,7 +150,7 @@ class EventLog:
     def below(self, name: str) -> str:
         """Return the path relative to the log of the file at the URL ``name``; ``name`` if it is not in the log."""
         root = self.root.partition(":")[2] if is_url(self.root) else self.root
-        return name.partition(f"{root}/")[2] or name
+        return (name.partition(f"{root}/")[2] or name).removeprefix(f"{DATA_SET}/")  # earlier versions counted it
 
 
 def _range_of(name: str) -> tuple[str, int]:

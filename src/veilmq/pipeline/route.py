@@ -181,7 +181,7 @@ def route_table(
     unnamed = routing_table_of(found, classes.classes, options)
     if unnamed is None:
         raise PipelineFailed(
-            f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
+            f"The queue {queue} has too few receipts in {state}: run tune again later, or correct the name or --state."
         )
     stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if is_fifo(queue) else ""
     named = tuple(

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import PySparkRuntimeError
@@ -33,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import Cluster, ReadOptions
 
-_RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
+_RAISED = re.compile(r"(?:: |Caused by: )?(?:\w+\.)*([A-Z]\w*): (\S.*)")  # of Python or Java
 _PLAN = "=== Streaming Query ==="  # followed by a description of the query
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
             session.conf.set(setting, value)
         try:
             yield session
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise PipelineFailed(reason_of(error)) from error
         finally:
             session.stop()

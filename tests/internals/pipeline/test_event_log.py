@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -9,7 +10,8 @@ from pyspark.sql import SparkSession
 from tests.pipeline.closed import NOON, ExportedLog, row
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.event_log import CellStore, EventLog, RunRecord, next_run
-from veilmq.pipeline.options import TuneOptions
+from veilmq.pipeline.options import Cluster, TuneOptions
+from veilmq.pipeline.session import PipelineFailed, open_session
 from veilmq.pipeline.tune import current_counts
 
 DAY_MS = 86_400_000
@@ -28,11 +30,11 @@ class Reader:
         self.day = 20_000
         self.names: list[str] = []
         self.listings = 0
-        self._place = place
+        self.place = place
 
     def new(self) -> int:
         """Run, and return the number of new files; assert that none was found before."""
-        new, record = next_run(self.last, log_at(self._place), at_ms=self.day * DAY_MS, counted=self._counted)
+        new, record = next_run(self.last, log_at(self.place), at_ms=self.day * DAY_MS, counted=self._counted)
         assert not {*self.names} & {*new}
         self.names += new
         self.last = record
@@ -128,6 +130,17 @@ def test_files_counted_by_an_earlier_version_are_recognised(log: ExportedLog, re
     assert (reader.new(), reader.last.run) == (1, 5)
 
 
+def test_the_target_of_the_export_names_the_same_log(log: ExportedLog, reader: Reader) -> None:
+    """Earlier versions listed it, and counted its files by paths below it."""
+    reader.names = [f"receipt_closed/{name}" for name in log.export(hours=(1, 2))]
+    reader.last = RunRecord(run=1, listed=f"1970-01-01 {Path(log.events).parent}")
+    reader.place = str(Path(log.events).parent)
+    assert reader.new() == 0
+    log.export()
+    reader.place = log.events
+    assert reader.new() == 1
+
+
 TODAY_MS, TOMORROW_MS = 20_000 * DAY_MS, 20_001 * DAY_MS
 RUNS_MERGED = 2
 
@@ -166,6 +179,29 @@ def test_runs_count_each_file_once_and_are_merged(
     store.merge()
     assert receipts(store) == 4
     assert len(list((state / "cells").iterdir())) <= 3
+
+
+def test_a_corrupt_file_is_named(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the run, which counts nothing."""
+    monkeypatch.setattr("veilmq.pipeline.session._connect", lambda cluster: MagicMock())
+    log, store = ExportedLog(tmp_path / "a log"), CellStore(spark, str(tmp_path / "state"))
+    log.export()
+    (Path(log.events) / "torn.parquet").write_bytes(b"PAR1")
+    with (
+        pytest.raises(PipelineFailed, match=r"^RuntimeException: .*torn\.parquet is not a Parquet file"),
+        open_session("x", Cluster(remote="sc://host")),
+    ):
+        store.count(log.events)
+    assert receipts(store) == 0
+
+
+def test_outcomes_of_a_later_version_do_not_count(spark: SparkSession, tmp_path: Path) -> None:
+    log, store = ExportedLog(tmp_path / "a log"), CellStore(spark, str(tmp_path / "state"))
+    later = row(Outcome.DELETED, 1_000)
+    rows = [tuple("handed_over" if each == "deleted" else each for each in later), later]
+    log.export_rows(rows, node="a0000001")
+    store.count(log.events)
+    assert [each.first.receipts for each in current_counts(store.cells(), TuneOptions())] == [1.0]
 
 
 def test_receipts_with_dates_in_the_future_do_not_count_yet(spark: SparkSession, tmp_path: Path) -> None:
