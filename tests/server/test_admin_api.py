@@ -94,6 +94,7 @@ def test_the_admin_port_has_the_api_and_the_actions_of_sqs(open_server: RunningS
     (received,) = api.post("/api/sqs/ReceiveMessage", {"QueueUrl": made["url"]})["Messages"]
     assert received["Body"] == "m"
     assert len(api.get("/api/leases/-/jobs")["leases"]) == 1
+    assert b'veilmq_requests_total{action="SendMessage",code="OK"} 1.0' in api.request("GET", "/metrics").data
 
 
 def test_errors_have_the_format_of_their_api(open_server: RunningServer) -> None:
@@ -105,6 +106,7 @@ def test_errors_have_the_format_of_their_api(open_server: RunningServer) -> None
         assert api.refused("GET", f"/api/{path}") == (404, "UnknownRoute")
     unknown = api.request("POST", "/api/sqs/Fly", {})
     assert (unknown.status, "UnknownOperation" in unknown.json()["__type"]) == (400, True)
+    assert unknown.headers["content-type"] == "application/x-amz-json-1.0"
     for method, path in (("GET", "/api/sqs/ListQueues"), ("DELETE", "/api/queues"), ("HEAD", "/api/queues")):
         assert api.request(method, path).status == 405
 
@@ -212,7 +214,9 @@ def test_wrong_keys_block_all_keys_for_ten_seconds(tmp_path: Path) -> None:
         paused = Api(running, KEY).request("GET", "/api/queues")
         assert (paused.status, paused.json()["code"], paused.headers["retry-after"]) == (429, "AccessDenied", "10")
         assert visitor.get("/api/queues").status == 200
-        running.advance(10_000)
+        running.advance(9_999)
+        assert Api(running, KEY).refused("GET", "/api/queues") == (429, "AccessDenied")
+        running.advance(1)
         assert Api(running, KEY).get("/api/queues")["queues"] == []
 
 

@@ -53,18 +53,6 @@ def bench() -> SignInBench:
     return SignInBench()
 
 
-def test_failures_block_an_address_and_not_others(bench: SignInBench) -> None:
-    bench.fail(ADDRESS_FAILURES, key="AKIDCAROL")
-    with pytest.raises(SignInsPaused) as paused:
-        bench.sign_in("AKIDCAROL", "right", HERE)
-    assert paused.value.retry_after_s == ADDRESS_REFILL_MS // 1_000
-    assert bench.admits("192.0.2.2")
-    bench.clock.advance(ADDRESS_REFILL_MS - 1)
-    assert not bench.admits()
-    bench.clock.advance(1)
-    assert bench.admits()
-
-
 def test_failures_from_many_addresses_block_a_key(bench: SignInBench) -> None:
     bench.fail(KEY_FAILURES, key="AKIDCAROL", peer="198.51.100.{}")
     assert not bench.admits()

@@ -198,16 +198,12 @@ class Host:
             guards["permissions"] = Permissions(engine, decisions)
         context = RequestContext(base_url="", account=OWNER, region=REGION, token_key=engine.token_key)
         dispatcher = Dispatcher(polls=self.polls, context=context, host="h", **guards)
-        self.metrics = dispatcher.metrics
         self.in_process = InProcessClient(dispatcher)
 
     async def sqs(self, action: str, caller: Any = None, peer: str | None = None, **fields: Any) -> ApiReply:
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"host": b"h"}
         request = ApiRequest(b"POST", b"/", headers, json.dumps(fields).encode(), caller, peer)
         return await self.in_process.send(request)
-
-    async def api(self, target: str, caller: Any = None) -> ApiReply:
-        return await self.in_process.send(ApiRequest(b"GET", target.encode(), {b"host": b"h"}, b"", caller, None))
 
 
 @pytest.fixture
@@ -227,22 +223,6 @@ async def parked(host: Host) -> "asyncio.Task[ApiReply]":
         await asyncio.sleep(0)
         await host.engine.drain()
     return receiving
-
-
-async def test_replies_are_those_of_a_socket(host: Host) -> None:
-    """Status, headers and body, for every protocol, including errors. The requests are counted in the metrics."""
-    sent = await host.sqs("SendMessage", QueueUrl=URL, MessageBody="hello")
-    assert (sent.status, b"application/x-amz-json-1.0" in sent.headers) == (200, True)
-    received = json.loads((await host.sqs("ReceiveMessage", QueueUrl=URL)).body)
-    assert received["Messages"][0]["Body"] == "hello"
-    assert json.loads((await host.api("/v1/queues/-/jobs/show")).body)["in_flight"] == 1
-    missing = await host.api("/v1/queues/-/none/show")
-    assert (missing.status, json.loads(missing.body)["code"]) == (404, "QueueNotFound")
-    assert (await host.sqs("Fly")).status == 400
-    assert (await host.in_process.send(ApiRequest(b"GET", b"/", {}, b"", None, None))).status == 404
-    counted = {(action, code): series.count for action, code, series in host.metrics.series()}
-    assert counted[("SendMessage", "OK")] == counted[("queues.show", "QueueNotFound")] == 1
-    assert len(host.in_process) == 0
 
 
 async def test_a_cancelled_long_poll_takes_no_message(host: Host) -> None:
