@@ -3,7 +3,6 @@
 The tests use a `VirtualClock`; `tests/internals/proofs/test_clocks.py` steps the clock of a real process.
 """
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -24,12 +23,9 @@ from tests.server.http_host import PATIENCE_S
 from tests.server.service_client import JSON, ServiceClient, SqsReply
 from tests.server.test_admin_api import Api
 from tests.server.test_claims import request_v1
-from tests.store.postgres_host import making_database
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Claims
-from veilmq.server.stores import copy_store
-from veilmq.store.clock import wall_s
-from veilmq.testing import RunningServer, SystemClock, VirtualClock
+from veilmq.testing import RunningServer, VirtualClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -399,24 +395,3 @@ def test_the_event_log_records_wall_times_as_of_writing(tmp_path: Path) -> None:
         "late_deleted": (STEP_MS, STEP_MS, STEP_MS + 15_000),
     }
     assert {outcome: row["held_ms"] for outcome, row in rows.items()} == {"expired": 10_000, "late_deleted": 15_000}
-
-
-def test_a_copy_in_a_database_has_wall_times(machine: Machine, postgres_url: str) -> None:
-    """So that retention, leases and delays, which follow the clock of the database, end when they should."""
-    machine.clock.step_wall(round(wall_s() * 1_000) - machine.clock.wall_ms())
-    sent_ms = machine.clock.wall_ms()
-    machine.call("SendMessage", MessageBody="delayed", DelaySeconds=900)
-    machine.call("SendMessage", MessageBody="held")
-    (held,) = machine.receive(VisibilityTimeout=3_600)
-    machine.call("SendMessage", MessageBody="visible")
-    machine.server.stop()
-    with making_database(postgres_url) as url:
-        asyncio.run(copy_store(str(machine.folder), url, clock=machine.clock))
-        with RunningServer(store=url, clock=SystemClock()) as machine.server:
-            attributes = machine.call("GetQueueAttributes", AttributeNames=["All"])["Attributes"]
-            counts = [attributes[f"ApproximateNumberOfMessages{which}"] for which in ("", "NotVisible", "Delayed")]
-            assert counts == ["1", "1", "1"]
-            (visible,) = machine.receive()
-            assert (visible["Body"], visible["Attributes"]["SentTimestamp"]) == ("visible", str(sent_ms))
-            machine.call("ChangeMessageVisibility", ReceiptHandle=held["ReceiptHandle"], VisibilityTimeout=0)
-            assert machine.bodies() == ["held"]

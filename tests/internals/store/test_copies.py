@@ -139,13 +139,14 @@ def test_a_copy_that_breaks_an_invariant_is_discarded(tmp_path: Path) -> None:
 def test_after_a_step_of_the_clock_a_copy_has_shown_times_and_the_same_receipts(
     tmp_path: Path, postgres_url: str, step_ms: int
 ) -> None:
-    """A database uses the wall clock, from which store time may differ."""
+    """A database uses the wall clock, from which store time may differ. Leases and delays end when they should."""
     with hosting(tmp_path / "store") as host:
         host.create()
         host.create(FIFO, fifo=True)
         host.advance(60_000)
         host.clock.step_wall(step_ms)
         host.send("leased", "waits")
+        host.send("delayed", delay_s=900)
         (leased,) = host.receive(timeout_s=60)
         host.put(*(message(each, group="g", dedup_id=each) for each in "ab"), queue=FIFO)
     PostgresHost.on_empty(postgres_url).close()
@@ -154,6 +155,7 @@ def test_after_a_step_of_the_clock_a_copy_has_shown_times_and_the_same_receipts(
     asyncio.run(copy_store(str(tmp_path / "store"), postgres_url, clock=host.clock))
     copied_host = PostgresHost(postgres_url)
     copied_host.advance(wall_ms - copied_host.clock.now_ms())
+    assert copied_host.counts() == (1, 1, 1)
     assert [(each.body, each.sent_at_ms) for each in copied_host.receive(10)] == [("waits", wall_ms)]
     assert copied_host.delete(leased.receipt) == [ReceiptState.LIVE]
     copied_host.put(message("c", group="g", dedup_id="c"), queue=FIFO)
