@@ -44,44 +44,34 @@ def test_payload_and_context_may_be_in_any_order() -> None:
 
 @pytest.mark.parametrize("source", ["argument", "VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"])
 def test_the_endpoint_is_the_argument_or_the_first_variable_that_is_not_empty(
-    source: str, monkeypatch: pytest.MonkeyPatch
+    source: str, monkeypatch: pytest.MonkeyPatch, server: RunningServer, client: HttpQueueClient
 ) -> None:
     order = ["VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"]
-    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
-        client.create_queue("orders")
-        client.send("orders", "a")
-        for number, variable in enumerate(order):
-            is_earlier = source != "argument" and number < order.index(source)
-            monkeypatch.setenv(variable, "" if is_earlier else "http://127.0.0.1:1")
-        if source != "argument":
-            monkeypatch.setenv(source, server.endpoint)
-        app = Consumer("orders", endpoint=server.endpoint if source == "argument" else None)
-        assert handled(app, server) == ["a"]
+    client.create_queue("orders")
+    client.send("orders", "a")
+    for number, variable in enumerate(order):
+        is_earlier = source != "argument" and number < order.index(source)
+        monkeypatch.setenv(variable, "" if is_earlier else "http://127.0.0.1:1")
+    if source != "argument":
+        monkeypatch.setenv(source, server.endpoint)
+    app = Consumer("orders", endpoint=server.endpoint if source == "argument" else None)
+    assert handled(app, server) == ["a"]
 
 
-def test_create_creates_missing_queues_and_keeps_existing_ones() -> None:
-    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
-        client.create_queue("existing", {"visibility_timeout_s": 77})
-        app = Consumer("orders.fifo", endpoint=server.endpoint, create=True)
-        app.handler(queue="existing", dead_letter="dead")(plain)
+def test_create_creates_missing_queues_and_keeps_existing_ones(server: RunningServer, client: HttpQueueClient) -> None:
+    client.create_queue("existing", {"visibility_timeout_s": 77})
+    app = Consumer("orders.fifo", endpoint=server.endpoint, create=True)
+    app.handler(queue="existing", dead_letter="dead")(plain)
 
-        async def work() -> None:
-            async with app.running():
-                await asyncio.to_thread(server.wait_until, lambda: server.parked == 2)
+    async def work() -> None:
+        async with app.running():
+            await asyncio.to_thread(server.wait_until, lambda: server.parked == 2)
 
-        app.handler(plain)
-        asyncio.run(work())
-        assert client.list_queues() == ["dead", "existing", "orders.fifo"]
-        assert client.show("orders.fifo").settings.fifo
-        assert client.show("existing").settings.visibility_timeout_s == 77
-
-
-def test_without_create_a_missing_queue_is_an_error() -> None:
-    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
-        app = Consumer("orders", endpoint=server.endpoint)
-        app.handler(plain)
-        assert app.run() == 1
-        assert client.list_queues() == []
+    app.handler(plain)
+    asyncio.run(work())
+    assert client.list_queues() == ["dead", "existing", "orders.fifo"]
+    assert client.show("orders.fifo").settings.fifo
+    assert client.show("existing").settings.visibility_timeout_s == 77
 
 
 def handled(app: Consumer, server: RunningServer) -> list[str]:
@@ -186,32 +176,30 @@ async def test_in_a_running_event_loop_only_the_async_forms_work() -> None:
     gc.collect()
 
 
+def without_database() -> Consumer:
+    """Return a consumer whose start fails."""
+    app = Consumer("orders")
+    app.handler(plain)
+
+    @app.on_startup
+    def connect() -> None:
+        raise ConnectionError("no database")
+
+    return app
+
+
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_after_a_run_signals_have_their_default_effect(
     new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
-    app = Consumer("orders")
-    app.handler(plain)
-
-    @app.on_startup
-    def connect() -> None:
-        raise ConnectionError("no database")
-
-    assert app.run() == 1
+    assert without_database().run() == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_test_client_whose_start_fails_leaves_no_event_loop() -> None:
-    app = Consumer("orders")
-    app.handler(plain)
-
-    @app.on_startup
-    def connect() -> None:
-        raise ConnectionError("no database")
-
-    with pytest.raises(ConnectionError, match="no database"), app.test_client():
+    with pytest.raises(ConnectionError, match="no database"), without_database().test_client():
         pass
     gc.collect()
 
