@@ -542,11 +542,18 @@ def test_a_claim_whose_messages_were_all_evicted_stays_bound(sliced: Host, count
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_messages_of_an_acknowledged_claim_are_not_counted_until_they_are_deleted(sliced: Host, *, fifo: bool) -> None:
+    """Nor are they shown."""
+
+    def shown() -> list[int]:
+        states = (None, *commands.MessageState)
+        return [len(sliced.do(commands.InspectQueue(queue=QUEUE, count=200, state=state))) for state in states]
+
     sliced.create(fifo=fifo)
     names = [str(number) for number in range(100)]
     sliced.put(*(message(name, group=name if fifo else None, dedup_id=name) for name in names))
     open_source(sliced)
     claim_whole(sliced)
-    assert sliced.counts() == (0, 100, 0)
+    sliced.put(message("left", group="left" if fifo else None, dedup_id="left"))
+    assert (sliced.counts(), shown()) == ((1, 100, 0), [101, 1, 100, 0])
     acknowledge(sliced, 1)
-    assert sliced.counts() == (0, 0, 0)
+    assert (sliced.counts(), shown()) == ((1, 0, 0), [1, 1, 0, 0])

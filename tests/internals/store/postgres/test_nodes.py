@@ -460,22 +460,6 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
 
 
 @for_each_kind
-def test_acknowledged_messages_are_hidden_before_their_deletion(postgres_url: str, *, fifo: bool) -> None:
-    """As on SQLite, and as they are counted; no task deletes them here."""
-    with hosting_postgres(postgres_url, options=RESTLESS) as host:
-        fill(host, 4, fifo=fifo)
-        host.do(OPEN)
-        assert host.do(claim(3)).messages == 3
-        states = (None, *commands.MessageState)
-        inspections = [commands.InspectQueue(queue=QUEUE, state=state) for state in states]
-        assert [len(host.do(inspection)) for inspection in inspections] == [4, 1, 3, 0]
-        host.values("UPDATE mq.claim SET state = 'acknowledged' RETURNING 1")
-        assert [len(host.do(inspection)) for inspection in inspections] == [1, 1, 0, 0]
-        counts = host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts
-        assert (counts.visible, counts.in_flight, counts.delayed) == (1, 0, 0)
-
-
-@for_each_kind
 @pytest.mark.parametrize("slow_count_s", [-1.0, 1_000.0])
 def test_slow_count_is_reused(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, slow_count_s: float, *, fifo: bool
