@@ -146,7 +146,8 @@ def test_concurrent_additions_of_permissions_are_not_lost(server: RunningServer,
 
 
 def test_an_invalid_policy_is_refused(owner: Any, url: str) -> None:
-    with pytest.raises(owner.exceptions.InvalidAttributeValue, match="no action sqs:Sendmessages"):
+    reason = r"parameter Policy\. Reason: .*no action sqs:Sendmessages"
+    with pytest.raises(owner.exceptions.InvalidAttributeValue, match=reason):
         set_policy(owner, url, statement(Action="sqs:Sendmessages"))
 
 

@@ -514,12 +514,6 @@ def test_relative_folder_is_below_the_working_directory(tmp_path: Path, monkeypa
     assert open_target("events").root == str(tmp_path / "events")
 
 
-def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(EventsError, match=r"cannot be made: .*\."):
-        open_target(str(tmp_path / "file" / "events"))
-
-
 def test_url_of_fsspec() -> None:
     target = open_target("memory://bucket/events")
     target.put("date=1/hour=2", "x.parquet", FILE)

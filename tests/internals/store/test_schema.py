@@ -123,14 +123,6 @@ async def test_a_migration_is_refused_while_an_excluded_node_is_connected(new_da
         assert await migrate(connection) == list(SCRIPTS)
 
 
-async def test_a_node_that_may_not_migrate_reports_the_missing_format(new_database: str) -> None:
-    async with connected(new_database) as connection:
-        with pytest.raises(SchemaRefused, match=rf"has format 0, this version needs {LAST}: run `veilmq migrate`"):
-            await require(connection)
-        await migrate(connection)
-        await require(connection)
-
-
 async def test_a_migration_does_not_wait_for_a_table_in_use(new_database: str) -> None:
     """A waiting migration would block all other users of the table; nothing is migrated."""
     async with connected(new_database) as connection, connected(new_database) as other:

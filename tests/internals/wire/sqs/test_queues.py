@@ -127,12 +127,6 @@ def test_limits_of_a_policy() -> None:
     assert "8192 bytes" in error.message
 
 
-def test_an_invalid_policy_is_refused() -> None:
-    error = error_of("SetQueueAttributes", Attributes={"Policy": "x"})
-    assert error.code is errors.INVALID_ATTRIBUTE_VALUE
-    assert error.message == "Invalid value for the parameter Policy. Reason: It is not JSON."
-
-
 # Move tasks.
 
 

@@ -158,12 +158,6 @@ def test_a_path_without_a_queue_lists_the_account(account: str, monkeypatch: pyt
     assert decode_error("POST", f"/v1/all/{account}").code.query == "UnknownRoute"
 
 
-def test_only_the_own_account_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ROUTES, ALL.key, ALL)
-    error = decode_error("GET", "/v1/all/222222222222")
-    assert (error.code.query, error.code.status) == ("AccessDenied", 403)
-
-
 @pytest.mark.parametrize("key", list(ROUTES), ids=[key.decode() for key in ROUTES])
 def test_a_route_has_one_method(key: bytes) -> None:
     route = ROUTES[key]
