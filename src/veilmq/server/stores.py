@@ -6,6 +6,7 @@ Only this module knows the kinds of stores. PostgreSQL and the exporter need ext
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -149,6 +150,7 @@ async def copy_store(source: str, target: str, *, clock: SystemClock, progress: 
             folder = Path(source)
             database_of(folder, "--from")
             stack.enter_context(locked(folder))
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's waits for the next await
             return int(back_up(folder, Path(target), progress=progress)["messages"])
     except (FolderError, VeilmqError) as error:
         raise CopyRefused(str(error)) from error

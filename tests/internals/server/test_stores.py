@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -24,12 +25,14 @@ from tests.internals.store.known import unpack
 from tests.proofs.served import starting_nodes
 from tests.server.keys import client
 from tests.store.postgres_host import END_OTHERS, execute, making_database, serving_from
+from veilmq.cli import main
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events import EventsError
 from veilmq.events.exporter import Target
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.store.port import STANDBY, UNREACHABLE, StoreError
+from veilmq.store.sqlite.copying import Unfinished
 from veilmq.testing import RunningServer, SystemClock
 
 pytestmark = pytest.mark.slow
@@ -51,6 +54,17 @@ def test_a_data_folder_of_the_earlier_format_is_converted(tmp_path: Path, caplog
             sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
     assert sorted(each.name for each in data.glob("*.db*")) == ["store.db", "veilmq.db.before-store"]
     assert caplog.text.count("2 of 2 messages") == 1
+
+
+def test_an_interrupt_ends_a_copy_of_a_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Unfinished) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with RunningServer(data=tmp_path / "store") as server:
+        server.queue("orders")
+    monkeypatch.setattr(Unfinished, "check", interrupted)
+    assert main(["copy", "--from", str(tmp_path / "store"), "--to", str(tmp_path / "copy")]) == 130
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]
 
 
 @pytest.mark.parametrize("databases", [1, 2])
