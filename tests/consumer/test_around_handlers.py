@@ -40,8 +40,10 @@ def app() -> Consumer:
     return Consumer("orders", endpoint="http://127.0.0.1:1")
 
 
-async def settled(bench: Workbench, app: Consumer) -> Any:
-    """Run ``app`` until its queues are empty; return the stopped run."""
+async def settled(bench: Workbench, app: Consumer, *bodies: str) -> Any:
+    """Send ``bodies`` to ``orders``, and run ``app`` until its queues are empty; return the stopped run."""
+    for body in bodies:
+        bench.client.send("orders", body)
     async with bench.working(app) as running:
         await bench.settled(running)
     return running
@@ -81,9 +83,8 @@ async def test_results_of_startup_functions_are_injected_by_type(bench: Workbenc
     def store(body: str, cache: Cache, spare: str = "spare") -> None:
         cache.database.rows.append(f"{body} in a thread, {spare}")
 
-    bench.client.send("orders", "a")
     bench.client.send("rows", "b")
-    await settled(bench, app)
+    await settled(bench, app, "a")
     assert calls == ["connect", "warm", "cool True", "close ['a1', 'b in a thread, spare']"]
 
 
@@ -256,8 +257,7 @@ async def test_context_variables_of_startup_functions_reach_handlers(bench: Work
         note(body)
 
     app.declare(note_async if pool == "async" else note, wait=WAIT)
-    bench.client.send("orders", "x")
-    await settled(bench, app)
+    await settled(bench, app, "x")
     assert seen == ["first", "second", "second"]
 
 
@@ -274,9 +274,7 @@ async def test_context_variables_of_a_handler_reach_no_other_call(bench: Workben
         seen.append(tenant.get())
         tenant.set(body)
 
-    for body in "abc":
-        bench.client.send("orders", body)
-    await settled(bench, app)
+    await settled(bench, app, *"abc")
     assert seen == ["start"] * 3
 
 
@@ -292,8 +290,7 @@ async def test_a_startup_function_may_return_none(bench: Workbench) -> None:
     async def ship(body: str, database: Database | None) -> None:
         got.append(database)
 
-    bench.client.send("orders", "a")
-    await settled(bench, app)
+    await settled(bench, app, "a")
     assert got == [None]
 
 
@@ -422,9 +419,7 @@ async def test_middleware_wraps_each_call_in_order(bench: Workbench, pool: str) 
     handler = acting.act_async if pool == "async" else acting.act
     options: Any = {"pool": pool, "concurrency": 1, "dead_letter": "dead", "retry": Backoff("1h", jitter="none")}
     app.declare(handler, wait=WAIT, **options)
-    for body in ("done", "drop", "reject", "retry", "crash"):
-        bench.client.send("orders", body)
-    running = await settled(bench, app)
+    running = await settled(bench, app, "done", "drop", "reject", "retry", "crash")
     ended = {"done": "ends", "drop": "Drop", "reject": "Reject", "retry": "RetryLater"}
     ended["crash"] = "Failed" if pool == "process" else "LookupError"
     for body, end in ended.items():
@@ -459,8 +454,7 @@ async def test_a_middleware_decides_the_result(bench: Workbench, end: Exception 
     async def work(body: str) -> None:
         raise AssertionError("it is not called")
 
-    bench.client.send("orders", "x")
-    running = await settled(bench, app)
+    running = await settled(bench, app, "x")
     assert event(running, counted) == 1
 
 
@@ -483,9 +477,8 @@ async def test_a_middleware_may_replace_the_message_and_set_context_variables(be
     def work_in_thread(number: int) -> None:
         seen.append((number, tenant.get()))
 
-    bench.client.send("orders", "a1")
     bench.client.send("threads", "b2")
-    await settled(bench, app)
+    await settled(bench, app, "a1")
     assert sorted(seen) == [(1, "a"), (2, "b")]
 
 
@@ -649,8 +642,7 @@ async def test_a_decoding_error_is_raised_in_the_middleware(bench: Workbench) ->
     @app.handler(wait=WAIT, dead_letter="dead")
     async def work(number: int) -> None: ...
 
-    bench.client.send("orders", "one")
-    running = await settled(bench, app)
+    running = await settled(bench, app, "one")
     assert (len(seen), event(running, "rejected")) == (1, 1)
     assert "not match the handler's type" in seen[0]
 
@@ -682,10 +674,9 @@ async def test_middleware_of_batches_gets_the_batch(bench: Workbench) -> None:
     async def many(batch: Batch[int]) -> None:
         batch[1].fail(Drop())
 
-    bench.client.send("orders", "x")
     for number in range(2):
         bench.client.send("rows", str(number))
-    running = await settled(bench, app)
+    running = await settled(bench, app, "x")
     assert sorted(map(str, seen)) == ["Batch", "Context", "[0, 1]", "x"]
     assert [running.runners[1].counts.events[name] for name in ("acked", "dropped")] == [1, 1]
 

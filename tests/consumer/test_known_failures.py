@@ -11,7 +11,7 @@ import pytest
 
 from tests.consumer import acting
 from tests.consumer.simulation import TimedBench, timed_bench
-from tests.consumer.workbench import WAIT, event, until
+from tests.consumer.workbench import WAIT, Job, event, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Adaptive, Backoff, Context, Fixed, LeaseState, RetryLater
 from veilmq.consumer.renewal_policies import Measured
@@ -101,25 +101,17 @@ async def test_messages_of_the_last_poll_are_released_at_a_stop(bench: TimedBenc
 
 async def test_leases_are_renewed_while_handlers_finish_after_a_stop(bench: TimedBench) -> None:
     """4: ten timeouts pass between the stop and the end of the handler."""
-    app = bench.consumer(QUEUE, grace="1h", visibility_timeout_s=30)
-    handled: list[str] = []
-    begun, end = asyncio.Event(), asyncio.Event()
-
-    @app.handler(wait=WAIT)
-    async def work(body: str) -> None:
-        handled.append(body)
-        begun.set()
-        await end.wait()
-
+    app, job = bench.consumer(QUEUE, grace="1h", visibility_timeout_s=30), Job()
+    app.declare(job.work, wait=WAIT)
     send(bench, "x")
     async with bench.working(app) as running:
-        await begun.wait()
+        await until(lambda: job.bodies)
         stopping = asyncio.create_task(bench.stop(running))
         await bench.guard(QUEUE, 300)
-        end.set()
+        job.go_on.set()
         await stopping
         assert running.exit_code == 0
-    assert handled == ["x"]
+    assert job.bodies == ["x"]
     assert bench.counts(QUEUE) == (0, 0)
 
 
@@ -129,22 +121,17 @@ def test_stops_dead_letter_no_message(bench: TimedBench) -> None:
     handled: list[str] = []
 
     async def deployment() -> None:
-        app = bench.consumer(QUEUE, grace="1h")
-        begun, end = asyncio.Event(), asyncio.Event()
-
-        @app.handler(wait=WAIT, concurrency=1)
-        async def work(body: str) -> None:
-            begun.set()
-            await end.wait()
-            handled.append(body)
-
+        app, job = bench.consumer(QUEUE, grace="1h"), Job()
+        app.declare(job.work, wait=WAIT, concurrency=1)
         async with bench.working(app) as running:
-            await begun.wait()
+            await until(lambda: job.bodies)
             stopping = asyncio.create_task(bench.stop(running))
             await until(lambda: running.stopping)  # else it may receive more, and release it
             await bench.elapse(60)
-            end.set()
+            job.go_on.set()
             await stopping
+        assert not job.cancelled
+        handled.extend(job.bodies)
 
     bench.queue(QUEUE, visibility_timeout_s=30, dead_letter_queue="dead", receives_max=1)
     send(bench, *"abcde")

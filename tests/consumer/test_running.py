@@ -28,24 +28,16 @@ def received(client: QueueClient, queue: str) -> list[tuple[str, int]]:
 
 
 async def test_a_stop_releases_waiting_messages_and_finishes_running_handlers(bench: Workbench) -> None:
-    app = bench.consumer("busy")
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @app.handler(concurrency=1, prefetch=5, wait=WAIT)
-    async def work(body: str) -> None:
-        begun.set()
-        await go_on.wait()
-
-    async with bench.working(app) as running:
-        bench.client.send("busy", "first")
-        await begun.wait()
+    job = Job()
+    async with bench.handling(job.work, "first", concurrency=1, prefetch=5) as running:
+        await until(lambda: job.bodies)
         stopping = asyncio.create_task(bench.stop(running))
         await asyncio.sleep(0)
-        bench.client.send("busy", "second")
-        go_on.set()
+        bench.client.send("orders", "second")
+        job.go_on.set()
         await stopping
         assert running.exit_code == 0
-    assert [body for body, _ in received(bench.client, "busy")] == ["second"]
+    assert [body for body, _ in received(bench.client, "orders")] == ["second"]
 
 
 def test_no_message_is_stuck_when_a_stop_cancels_polls(bench: Workbench) -> None:
@@ -385,21 +377,15 @@ async def test_a_rejected_message_does_not_block_its_group(bench: Workbench, err
 
 
 async def test_a_stop_releases_the_messages_behind_a_running_one(bench: Workbench) -> None:
-    app = bench.consumer(QUEUE, fifo=True)
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @app.handler(wait=WAIT)
-    async def step(body: str) -> None:
-        begun.set()
-        await go_on.wait()
-
+    app, job = bench.consumer(QUEUE, fifo=True), Job()
+    app.declare(job.work, wait=WAIT)
     send(bench, "a0", "a1", "a2")
 
     async with bench.working(app) as running:
-        await begun.wait()
+        await until(lambda: job.bodies)
         stopping = asyncio.create_task(bench.stop(running))
         await until(lambda: event(running, "released") == 2)
-        go_on.set()
+        job.go_on.set()
         await stopping
     assert [message.body for message in bench.client.receive(QUEUE, count=10, wait_s=0)] == ["a1", "a2"]
 
