@@ -131,7 +131,7 @@ def parse_query_reply(action: str, reply: Any) -> dict[str, Any]:
     return parsed
 
 
-LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
+LISTED = {"a": {"DataType": "Binary", "BinaryListValues": ["YQ=="]}}
 """Message attributes of an unsupported kind."""
 
 MEMBERS: dict[str, dict[str, Any]] = {

@@ -519,7 +519,7 @@ def test_row_b_empty_lists_of_older_sdks_are_ignored(web: ServiceClient) -> None
 @pytest.mark.parametrize(("action", "form", "code"), [
     ("SendMessageBatch", "SendMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
     ("DeleteMessageBatch", "DeleteMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
-    ("UntagQueue", "TagKey=", INVALID),
+    ("UntagQueue", "TagKey=", INVALID), ("SetQueueAttributes", "Attribute=", MISSING),
     ("AddPermission", "Label=l&AWSAccountId=&ActionName=", MISSING),
 ])  # fmt: skip
 def test_row_b_an_empty_list_is_the_same_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:

@@ -279,6 +279,9 @@ def test_server_errors_have_a_5xx_status_and_the_fault_receiver(
     assert header_fields(reply)["x-amzn-query-error"] == f"{code.query};Receiver"
     with pytest.raises(ClientError, match=str(error)[:20]):
         parse_reply(action, reply)
+    if action.endswith("Batch"):
+        (failed,) = parsed_reply(action, [error], **MEMBERS[action])["Failed"]
+        assert (failed["Code"], failed["SenderFault"]) == (code.query, False)
 
 
 def test_every_error_of_core_has_a_row() -> None:

@@ -127,6 +127,7 @@ def test_invalid_attribute_names(name: str) -> None:
     ({"DataType": "string", "StringValue": "x"}, "supported type prefixes: Binary, Number, String."),
     ({"DataType": "Stringy", "StringValue": "x"}, "supported type prefixes"),
     ({"DataType": "String.", "StringValue": "x"}, "supported type prefixes"),
+    ({"DataType": "String.\x08", "StringValue": "x"}, "'#x8' was found in the type of message attribute 'a'"),
     ({"DataType": "String." + "x" * 250, "StringValue": "x"}, "must be shorter than 256 bytes"),
     ({"DataType": "String"}, "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
     ({"DataType": "String", "StringValue": ""}, "must contain a non-empty value of type 'String'."),
@@ -134,7 +135,7 @@ def test_invalid_attribute_names(name: str) -> None:
     ({"DataType": "Binary", "StringValue": "x"}, "must use BinaryValue"),
     ({"DataType": "Number", "BinaryValue": "eA=="}, "must use StringValue"),
     ({"DataType": "Number", "StringValue": "x"}, "Can't cast the value of message (user) attribute 'a' to a number."),
-], ids=range(12))  # fmt: skip
+], ids=range(13))  # fmt: skip
 def test_invalid_attribute_values(value: dict[str, str], text: str) -> None:
     assert text in error_message({"a": value})
 

@@ -307,6 +307,11 @@ def test_invalid_indices_are_refused(body: str, index: str) -> None:
     assert error.message == f"{index} is not a valid index"
 
 
+def test_elements_are_in_the_order_of_their_numbers() -> None:
+    """Not of the digits: the entries of a FIFO batch are sent in this order."""
+    assert members(b"Name.10=c&Name.9=b&Name.1=a")["Names"] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(("body", "missing"), [
     (b"Tag.1.Value=b", "Tag.1.Key"), (b"Tag.7.Key=b", "Tag.7.Value"), (b"Tag.1=b", "Tag.1.Key"),
     (b"Tag.Key=b", "Tag.Value"), (b"Setting.1.Value.Id=b", "Setting.1.Name"),
