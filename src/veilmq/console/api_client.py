@@ -5,7 +5,7 @@ So a page shows and does only what its account may see and do, and nothing that 
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -103,6 +103,11 @@ class ApiClient:
         if reply.status >= 400:
             raise error_in(reply)
         return msgspec.json.decode(reply.body) if reply.body else {}
+
+
+def api_path(noun: str, queue: str, verb: str = "") -> str:
+    """Return the path of a route of veilmq's API for a queue, by its full name."""
+    return f"/v1/{noun}/{quote(queue, safe='/@')}" + (f"/{verb}" if verb else "")
 
 
 def error_in(reply: ApiReply) -> ApiError:

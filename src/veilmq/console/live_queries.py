@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
-from veilmq.console.api_client import ApiClient, ApiError
+from veilmq.console.api_client import ApiClient, ApiError, api_path
 from veilmq.console.live import Snapshot
 from veilmq.console.move_tasks import latest_moves
 from veilmq.console.page_context import PageContext
@@ -87,7 +86,7 @@ async def leases_of(client: ApiClient, queue: str, *, also: Sequence[str] = ()) 
     Then follow the messages at the positions ``also`` that still exist, with or without leases.
     """
     query = {"count": BARS_MAX + 1, "also": ",".join(also)}
-    reply = await client.api("GET", f"/v1/leases/{quote(queue, safe='/@')}", query=query)
+    reply = await client.api("GET", api_path("leases", queue), query=query)
     return msgspec.convert(reply["leases"], list[Lease])
 
 
@@ -120,7 +119,7 @@ async def _queue_counts(client: ApiClient, queue: str, *, own: bool) -> BrowsedQ
     """Return the figures of a queue; without rates if it is of another account."""
     name = queue.partition("/")[2]
     if not own:
-        shown = await client.api("GET", f"/v1/queues/{quote(queue, safe='/@')}/show")
+        shown = await client.api("GET", api_path("queues", queue, "show"))
         return BrowsedQueue(name=name, visible=shown["visible"], in_flight=shown["in_flight"], delayed=shown["delayed"])
     queues = (await browse(client, (name,))).queues
     if not queues:

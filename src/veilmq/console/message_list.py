@@ -8,12 +8,12 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from uuid import UUID
 
 import msgspec
 
-from veilmq.console.api_client import ApiError
+from veilmq.console.api_client import ApiError, api_path
 from veilmq.console.bodies import CUT_CHARACTERS, ShownBody, hex_rows, shown
 from veilmq.console.page_context import PageContext
 from veilmq.console.queue_queries import show_queue
@@ -169,7 +169,7 @@ async def list_messages(
     ``known`` are receipts by lease from the form, for a caller who may not see those of others.
     """
     if view.state == NEXT:
-        peeked = msgspec.convert(await _get(page, "/peek", _query(view)), PeekedMessages)
+        peeked = msgspec.convert(await _get(page, "peek", _query(view)), PeekedMessages)
         rows = [row_of(each, view) for each in peeked.messages]
         return MessageList(rows, peeked.is_cut or len(rows) >= view.count)
     query = _query(view) | _filter(view)
@@ -190,7 +190,7 @@ async def list_messages(
 
 
 async def _get(page: PageContext, verb: str, query: Mapping[str, Any]) -> Any:
-    return await page.api("GET", f"/v1/messages/{quote(page.queue, safe='/@')}{verb}", query=query)
+    return await page.api("GET", api_path("messages", page.queue, verb), query=query)
 
 
 def _query(view: MessageView) -> dict[str, Any]:

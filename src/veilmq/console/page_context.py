@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from veilmq.console.api_client import ApiClient
+from veilmq.console.fields import NO_ERRORS, FormErrors
 from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering, plain_name
 from veilmq.console.sessions import Accounts, Session, Sessions
@@ -54,19 +55,9 @@ NOTICES = {
 class FormRefused(Exception):
     """The form is refused; ``str()`` says why and what to do."""
 
-    status = 403
-
-
-class FormTooLong(FormRefused):
-    """The form has too many bytes or fields."""
-
-    status = 413
-
-
-class FormOfAnotherKind(FormRefused):
-    """The content type is not that of a form."""
-
-    status = 415
+    def __init__(self, message: str, *, status: int = 403) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class PageContext:
@@ -144,21 +135,22 @@ class PageContext:
         """Read the body into ``form``, the last of equal names; raises ``FormRefused``."""
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != _FORM:
-            raise FormOfAnotherKind(f"Forms must be sent as {_FORM}; programs use the API. Nothing was changed.")
+            why = f"Forms must be sent as {_FORM}; programs use the API. Nothing was changed."
+            raise FormRefused(why, status=415)
         must_sign_in = self.caller is None and self.accounts is not None
         body = await self._body(OPEN_FORM_BYTES_MAX if must_sign_in else FORM_BYTES_MAX)
         try:
             self.form = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError:
-            raise FormTooLong(f"The form has more than {FIELDS_MAX:,} fields; send fewer.") from None
+            raise FormRefused(f"The form has more than {FIELDS_MAX:,} fields; send fewer.", status=413) from None
         if not self.session.has(self.form.get(TOKEN) or self.request.headers.get(TOKEN_HEADER, "")):
             raise FormRefused(
                 "This form was not made by this console, or you signed in anew since; go back, reload the page and "
                 "send it again. Nothing was changed."
             )
 
-    def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
-        """Return the page ``templates/{template}`` with ``values``."""
+    def render(self, template: str, *, status: int = 200, errors: FormErrors = NO_ERRORS, **values: Any) -> Response:
+        """Return the page ``templates/{template}`` with ``values``; the status is that of ``errors``, if any."""
         html = self._rendering.html(
             template,
             session=self.session,
@@ -167,9 +159,11 @@ class PageContext:
             now_ms=self.now_ms,
             path=self.request.url.path,
             notice=NOTICES.get(self.query.get("done", "")),
+            problems=errors.problems,
+            general=errors.general,
             **values,
         )
-        return HTMLResponse(html, status_code=status)
+        return HTMLResponse(html, status_code=max(status, errors.status))
 
     def redirect(self, path: str, *, done: str = "") -> Response:
         """Redirect to another page after a change; ``done`` is a key of ``NOTICES``."""
@@ -182,7 +176,8 @@ class PageContext:
         async for chunk in self.request.stream():
             body += chunk
             if len(body) > bytes_max:
-                raise FormTooLong(f"The form has more than {bytes_max:,} bytes; send less. Nothing was changed.")
+                why = f"The form has more than {bytes_max:,} bytes; send less. Nothing was changed."
+                raise FormRefused(why, status=413)
         return body.decode("utf-8", "replace")
 
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from veilmq.console.api_client import ApiClient, ApiError
+from veilmq.console.api_client import ApiClient, ApiError, api_path
 from veilmq.console.page_context import PageContext
 from veilmq.core.commands import BrowsedQueue, BrowsedQueues
 from veilmq.wire.sqs.names import account_of, full_name
@@ -15,18 +15,9 @@ from veilmq.wire.v1.queues import ShownQueue
 _SOURCES_MAX = 100
 
 
-def route(queue: str, verb: str) -> str:
-    return f"/v1/queues/{quote(queue, safe='/@')}/{verb}"
-
-
 def url_of(queue: str) -> str:
     """Return a URL for actions of SQS, which use only its path, by the queue's full name."""
     return f"http://localhost/{quote(queue, safe='/@')}"
-
-
-def queue_of_url(url: str) -> str:
-    """Return the full name of the queue at ``url``, a URL returned by SQS."""
-    return full_name(url)
 
 
 async def arn_of(client: ApiClient, queue: str) -> str:
@@ -37,7 +28,7 @@ async def arn_of(client: ApiClient, queue: str) -> str:
 
 async def show_queue(page: PageContext) -> ShownQueue:
     """Return settings and counts of the page's queue; raises ``ApiError``."""
-    return msgspec.convert(await page.api("GET", route(page.queue, "show")), ShownQueue)
+    return msgspec.convert(await page.api("GET", api_path("queues", page.queue, "show")), ShownQueue)
 
 
 async def queue_rates(page: PageContext, shown: ShownQueue) -> BrowsedQueue:
@@ -67,7 +58,7 @@ async def queues_with_prefix(page: PageContext, prefix: str, *, count_max: int) 
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # nothing is known then
             raise
         return QueueList([], problem=error.message)
-    return QueueList([queue_of_url(url) for url in reply.get("QueueUrls", ())], has_more="NextToken" in reply)
+    return QueueList([full_name(url) for url in reply.get("QueueUrls", ())], has_more="NextToken" in reply)
 
 
 class DeadLetterSources(NamedTuple):
@@ -86,5 +77,5 @@ async def dead_letter_sources(page: PageContext) -> DeadLetterSources:
         if not error.is_denied:
             raise
         return DeadLetterSources([], is_known=False)
-    queues = [queue_of_url(url) for url in reply.get("queueUrls", ())]
+    queues = [full_name(url) for url in reply.get("queueUrls", ())]
     return DeadLetterSources(queues, has_more="NextToken" in reply)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
@@ -10,6 +9,7 @@ from starlette.responses import Response
 from veilmq.console.api_client import ApiError
 from veilmq.console.audit import ASKED, DONE, AuditEntry
 from veilmq.console.page_context import PageContext, PageRoute
+from veilmq.console.queue_queries import url_of
 
 _READ_MAX = 2_000
 _SHOWN_MAX = 200
@@ -76,7 +76,7 @@ async def _hide_values(page: PageContext, entries: Sequence[AuditEntry]) -> Sequ
 
 
 async def _is_hidden(page: PageContext, queue: str) -> bool:
-    fields = {"QueueUrl": f"http://localhost/{quote(queue, safe='/@')}", "AttributeNames": ["QueueArn"]}
+    fields = {"QueueUrl": url_of(queue), "AttributeNames": ["QueueArn"]}
     try:
         await page.sqs("GetQueueAttributes", fields)
     except ApiError as error:

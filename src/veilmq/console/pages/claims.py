@@ -5,14 +5,14 @@ They use the same routes as programs.
 
 import asyncio
 from collections.abc import Mapping
-from http import HTTPStatus
+from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
 
-from veilmq.console.api_client import ApiError
+from veilmq.console.api_client import ApiError, api_path
+from veilmq.console.fields import NO_ERRORS, FormErrors
 from veilmq.console.page_context import PageContext, PageRoute
 from veilmq.console.queue_queries import queues_with_prefix
 from veilmq.console.rendering import claims_path
@@ -20,11 +20,15 @@ from veilmq.core.claims import SourceView, WriterView
 
 _QUEUES_MAX = 200
 _BATCH_QUEUES = 16
-_NOT_CONFIRMED = "This is not the queue's name, so nothing was changed. Type it as shown above."
+_NOT_CONFIRMED = FormErrors(
+    {"confirmation": "This is not the queue's name, so nothing was changed. Type it as shown above."}
+)
 _NO_NUMBER = "This is not the number of a claim."
 _MESSAGES_MAX = 50
 _BODY_CHARACTERS_MAX = 200
 _NUMBER_DIGITS_MAX = 18
+_DONE = {"release": "claim-released", "evict": "evicted", "close": "source-closed"}
+"""Change of a claim → its notice. To evict a message is to move it out of a claim to the dead-letter queue."""
 
 
 class Readers(NamedTuple):
@@ -38,8 +42,8 @@ class Readers(NamedTuple):
 
 async def readers(page: PageContext, queue: str) -> Readers:
     """Return the sources and writers of ``queue``; raises ``ApiError``, except for missing permissions."""
-    sources = await _listed(page, f"/v1/claims/{quote(queue, safe='/@')}", "sources")
-    writers = await _listed(page, f"/v1/publications/{quote(queue, safe='/@')}", "writers")
+    sources = await _listed(page, api_path("claims", queue), "sources")
+    writers = await _listed(page, api_path("publications", queue), "writers")
     return Readers(
         queue,
         msgspec.convert(sources or [], list[SourceView]),
@@ -50,7 +54,7 @@ async def readers(page: PageContext, queue: str) -> Readers:
 
 async def source_of(page: PageContext, name: str) -> SourceView | None:
     """Return the source ``name`` of the page's queue, if it exists."""
-    sources = await _listed(page, f"/v1/claims/{quote(page.queue, safe='/@')}", "sources")
+    sources = await _listed(page, api_path("claims", page.queue), "sources")
     views = msgspec.convert(sources or [], list[SourceView])
     return next((view for view in views if view.source == name), None)
 
@@ -113,49 +117,27 @@ class ClaimedMessage(NamedTuple):
     receive_count: int
 
 
-async def show_release(page: PageContext) -> Response:
-    return await _confirm(page, "release", page.query)
+async def _show(verb: str, page: PageContext) -> Response:
+    return await _confirm(verb, page, page.query)
 
 
-async def release(page: PageContext) -> Response:
-    return await _change(page, "release", needs_number=True, done="claim-released")
-
-
-async def show_evict(page: PageContext) -> Response:
-    """Show the messages of a claim, to evict one."""
-    return await _confirm(page, "evict", page.query)
-
-
-async def evict(page: PageContext) -> Response:
-    """Move a message out of a claim, to the dead-letter queue."""
-    return await _change(page, "evict", needs_number=True, done="evicted", message=page.form.get("message", ""))
-
-
-async def show_close(page: PageContext) -> Response:
-    return await _confirm(page, "close", page.query)
-
-
-async def close(page: PageContext) -> Response:
-    """Release all claims of a source and delete it."""
-    return await _change(page, "close", needs_number=False, done="source-closed")
-
-
-async def _change(page: PageContext, verb: str, *, needs_number: bool, done: str, **fields: Any) -> Response:
+async def _change(verb: str, page: PageContext) -> Response:
     if not page.is_confirmed:
-        return await _confirm(page, verb, page.form, problem=_NOT_CONFIRMED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    fields["source"] = page.form.get("source", "")
-    if needs_number:
-        number = _number(page.form)
-        if number is None:
-            return await _confirm(page, verb, page.form, general=_NO_NUMBER, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-        fields["number"] = number
+        return await _confirm(verb, page, page.form, _NOT_CONFIRMED)
+    fields: dict[str, Any] = {"source": page.form.get("source", "")}
+    if verb != "close":
+        fields["number"] = _number(page.form)
+        if fields["number"] is None:
+            return await _confirm(verb, page, page.form, FormErrors(general=_NO_NUMBER))
+    if verb == "evict":
+        fields["message"] = page.form.get("message", "")
     try:
-        await page.api("POST", f"/v1/claims/{quote(page.queue, safe='/@')}/{verb}", fields=fields)
+        await page.api("POST", api_path("claims", page.queue, verb), fields=fields)
     except ApiError as error:
         if error.is_missing or error.is_denied:
             raise
-        return await _confirm(page, verb, page.form, general=error.message, status=error.status)
-    return page.redirect(claims_path(page.queue), done=done)
+        return await _confirm(verb, page, page.form, FormErrors(general=error.message, status=error.status))
+    return page.redirect(claims_path(page.queue), done=_DONE[verb])
 
 
 def _number(fields: Mapping[str, str]) -> int | None:
@@ -163,24 +145,16 @@ def _number(fields: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX else None
 
 
-async def _confirm(
-    page: PageContext,
-    verb: str,
-    fields: Mapping[str, str],
-    *,
-    problem: str = "",
-    general: str = "",
-    status: int = 200,
-) -> Response:
+async def _confirm(verb: str, page: PageContext, fields: Mapping[str, str], errors: FormErrors = NO_ERRORS) -> Response:
     name, number = fields.get("source", ""), _number(fields)
     source = await source_of(page, name)
     messages: list[ClaimedMessage] = []
     if verb == "evict" and source is not None and number is not None:
         messages, why = await _messages(page, name, number)
-        general = general or why
+        errors = errors._replace(general=errors.general or why)
     return page.render(
         f"claim_{verb}.html",
-        status=status,
+        errors=errors,
         queue=page.queue,
         verb=verb,
         name=name,
@@ -188,8 +162,6 @@ async def _confirm(
         source=source,
         messages=messages,
         message=fields.get("message", ""),
-        problem=problem,
-        general=general,
     )
 
 
@@ -197,7 +169,7 @@ async def _messages(page: PageContext, source: str, number: int) -> tuple[list[C
     """Return the first messages of a claim, or why there are none."""
     try:
         reply = await page.api(
-            "GET", f"/v1/claims/{quote(page.queue, safe='/@')}/read", query={"source": source, "number": number}
+            "GET", api_path("claims", page.queue, "read"), query={"source": source, "number": number}
         )
     except ApiError as error:
         return [], error.message
@@ -210,7 +182,5 @@ _PATH = "/console/claims/{account}/{name}"
 PAGES = (
     PageRoute("/console/claims", show),
     PageRoute(_PATH, show_queue),
-    PageRoute(f"{_PATH}/release", show_release, release),
-    PageRoute(f"{_PATH}/evict", show_evict, evict),
-    PageRoute(f"{_PATH}/close", show_close, close),
+    *(PageRoute(f"{_PATH}/{verb}", partial(_show, verb), partial(_change, verb)) for verb in _DONE),
 )

@@ -62,14 +62,12 @@ async def _cancel(page: PageContext) -> Response:
 async def _page(page: PageContext, errors: FormErrors = NO_ERRORS) -> Response:
     return page.render(
         "dead_letters.html",
-        status=errors.status,
+        errors=errors,
         queue=page.queue,
         shown=await show_queue(page),
         sources=await dead_letter_sources(page),
         tasks=await tasks_of(page, page.queue),
         form=page.form,
-        problems=errors.problems,
-        general=errors.general,
         rate_hint=_RATE.hint,
     )
 

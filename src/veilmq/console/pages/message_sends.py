@@ -135,7 +135,7 @@ def _message(filled: SubmittedForm, rows: list[AttributeRow]) -> dict[str, Any]:
 async def _form(page: PageContext, rows: list[AttributeRow], errors: FormErrors = NO_ERRORS) -> Response:
     return page.render(
         "message_send.html",
-        status=errors.status,
+        errors=errors,
         queue=page.queue,
         shown=await show_queue_if_allowed(page),
         form=page.form,
@@ -145,8 +145,6 @@ async def _form(page: PageContext, rows: list[AttributeRow], errors: FormErrors 
         group_max=SQS_GROUP_ID_CHARACTERS_MAX,
         deduplication_id_max=SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
         delay_hint=_DELAY.hint,
-        problems=errors.problems,
-        general=errors.general,
     )
 
 

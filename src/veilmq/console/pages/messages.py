@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 from starlette.responses import Response
 
-from veilmq.console.api_client import ApiError
+from veilmq.console.api_client import ApiError, api_path
 from veilmq.console.fields import NO_ERRORS, SECONDS, FormErrors, InvalidField, Number, SubmittedForm
 from veilmq.console.message_list import (
     BODIES,
@@ -89,7 +88,7 @@ async def move(page: PageContext, receipts: Sequence[str], target: str) -> list[
     outcomes: list[str] = []
     for batch in _batches(receipts):
         fields = {"entries": [{"receipt": receipt, "target": target} for receipt in batch]}
-        reply = await page.api("POST", f"/v1/queues/{quote(page.queue, safe='/@')}/forward", fields=fields)
+        reply = await page.api("POST", api_path("queues", page.queue, "forward"), fields=fields)
         outcomes += [_moved(entry) for entry in reply["entries"]]
     return outcomes
 
@@ -277,7 +276,7 @@ async def _page(
         shown = None  # still report what was done
     return page.render(
         "messages.html",
-        status=errors.status,
+        errors=errors,
         queue=page.queue,
         shown=shown,
         in_all=None if shown is None else _in_all(shown, view),
@@ -289,8 +288,6 @@ async def _page(
         bodies=BODIES,
         form=page.form,
         chosen=_chosen(page.form) if errors.problems else [],
-        problems=errors.problems,
-        general=errors.general,
         count_hint=_COUNT.hint,
         timeout_hint=_TIMEOUT.hint,
         extension_hint=_EXTENSION.hint,

@@ -3,14 +3,14 @@
 To confirm a purge or a deletion, the user types the queue's name, which is checked here.
 """
 
-from collections.abc import Callable
-from http import HTTPStatus
+from functools import partial
 from typing import NamedTuple
 
 from starlette.responses import Response
 
 from veilmq.console.api_client import ApiError
 from veilmq.console.distribution import apply_timeout, timeout_section
+from veilmq.console.fields import NO_ERRORS, FormErrors
 from veilmq.console.listing import COLUMNS
 from veilmq.console.live_queries import figures, lease_section
 from veilmq.console.page_context import HOME, PageContext, PageRoute
@@ -74,57 +74,40 @@ def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
     ]
 
 
-_NOT_CONFIRMED = "This is not the queue's name, so nothing was deleted. Type it as shown above."
+_ACTIONS = {"purge": ("PurgeQueue", "purged"), "delete": ("DeleteQueue", "deleted")}
+"""Page → the action that it confirms, and the notice."""
+
+_NOT_CONFIRMED = FormErrors(
+    {"confirmation": "This is not the queue's name, so nothing was deleted. Type it as shown above."}
+)
 
 
-async def show_purge(page: PageContext) -> Response:
-    return await _confirm(page, "queue_purge.html")
-
-
-async def purge(page: PageContext) -> Response:
-    return await _confirmed(
-        page, "queue_purge.html", "PurgeQueue", lambda: page.redirect(path_of(page.queue), done="purged")
+async def _confirm(verb: str, page: PageContext, errors: FormErrors = NO_ERRORS) -> Response:
+    return page.render(
+        f"queue_{verb}.html",
+        errors=errors,
+        queue=page.queue,
+        shown=await show_queue(page),
+        sources=await dead_letter_sources(page),
     )
 
 
-async def show_delete(page: PageContext) -> Response:
-    return await _confirm(page, "queue_delete.html")
-
-
-async def delete(page: PageContext) -> Response:
-    return await _confirmed(page, "queue_delete.html", "DeleteQueue", lambda: page.redirect(HOME, done="deleted"))
-
-
-async def _confirmed(page: PageContext, template: str, action: str, after: Callable[[], Response]) -> Response:
+async def _change(verb: str, page: PageContext) -> Response:
     if not page.is_confirmed:
-        return await _confirm(page, template, problem=_NOT_CONFIRMED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await _confirm(verb, page, _NOT_CONFIRMED)
+    action, done = _ACTIONS[verb]
     try:
         await page.sqs(action, {"QueueUrl": page.queue_url})
     except ApiError as error:
         if error.is_missing:
             raise
-        return await _confirm(page, template, general=error.message, status=error.status)
-    return after()
-
-
-async def _confirm(
-    page: PageContext, template: str, *, problem: str = "", general: str = "", status: int = 200
-) -> Response:
-    return page.render(
-        template,
-        status=status,
-        queue=page.queue,
-        shown=await show_queue(page),
-        sources=await dead_letter_sources(page),
-        problem=problem,
-        general=general,
-    )
+        return await _confirm(verb, page, FormErrors(general=error.message, status=error.status))
+    return page.redirect(HOME if verb == "delete" else path_of(page.queue), done=done)
 
 
 _PATH = "/console/queues/{account}/{name}"
 
 PAGES = (
     PageRoute(_PATH, show, apply_timeout),
-    PageRoute(f"{_PATH}/purge", show_purge, purge),
-    PageRoute(f"{_PATH}/delete", show_delete, delete),
+    *(PageRoute(f"{_PATH}/{verb}", partial(_confirm, verb), partial(_change, verb)) for verb in _ACTIONS),
 )

@@ -6,10 +6,10 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from veilmq.console import setting_rows
-from veilmq.console.api_client import ApiError
+from veilmq.console.api_client import ApiError, api_path
 from veilmq.console.fields import NO_ERRORS, FormErrors
 from veilmq.console.page_context import PageContext, PageRoute
-from veilmq.console.queue_queries import route, show_queue
+from veilmq.console.queue_queries import show_queue
 from veilmq.console.rendering import path_of
 from veilmq.console.setting_form import (
     HINT,
@@ -51,7 +51,9 @@ async def create(page: PageContext) -> Response:
         return _new(page, form, tags.rows, FormErrors(problems))
     queue = f"{page.account}/{name}"
     try:
-        made = await page.api("POST", route(queue, "create"), fields={"settings": form.changes, "tags": tags.put})
+        made = await page.api(
+            "POST", api_path("queues", queue, "create"), fields={"settings": form.changes, "tags": tags.put}
+        )
     except ApiError as error:
         return _new(page, form, tags.rows, _errors_of(error, default=NAME))
     if not made["is_new"]:
@@ -79,7 +81,7 @@ async def change(page: PageContext) -> Response:
         return _present(page, queue, form, tags.rows, FormErrors(problems))
     try:
         if form.changes:
-            await page.api("POST", route(page.queue, "set"), fields=form.changes)
+            await page.api("POST", api_path("queues", page.queue, "set"), fields=form.changes)
     except ApiError as error:
         return _present(page, queue, form, tags.rows, _errors_of(error))
     try:
@@ -120,7 +122,7 @@ def _errors_of(error: ApiError, *, default: str = "") -> FormErrors:
 def _new(page: PageContext, form: FilledForm, tags: list[tuple[str, str]], errors: FormErrors = NO_ERRORS) -> Response:
     return page.render(
         "queue_new.html",
-        status=errors.status,
+        errors=errors,
         name=page.form.get(NAME, ""),
         name_hint=setting_rows.NAME_HINT,
         groups=GROUPS,
@@ -129,8 +131,6 @@ def _new(page: PageContext, form: FilledForm, tags: list[tuple[str, str]], error
         tags=tags,
         tags_before=was({}),
         tags_hint=HINT,
-        problems=errors.problems,
-        general=errors.general,
         labels=_labels(),
     )
 
@@ -141,7 +141,7 @@ def _present(
     rows = shown_rows(queue.settings)
     return page.render(
         "queue_edit.html",
-        status=errors.status,
+        errors=errors,
         queue=page.queue,
         shown=queue,
         groups=_groups(queue.settings),
@@ -150,8 +150,6 @@ def _present(
         tags=tags,
         tags_before=was(queue.settings.tags),
         tags_hint=HINT,
-        problems=errors.problems,
-        general=errors.general,
         labels=_labels(),
     )
 
