@@ -159,16 +159,11 @@ class Text:
         return text if self.control == "area" else text.strip()
 
     def words(self, value: SettingValue) -> str:
-        return str(value)
+        return self.write(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queues:
+class Queues(Text):
     """Names of queues of the same account, one per line."""
-
-    hint: str
-    control: str = "area"
-    options: tuple[tuple[str, str], ...] = ()
 
     def write(self, value: SettingValue) -> str:
         """Return the names without their account."""
@@ -182,23 +177,11 @@ class Queues:
         return self.write(value).replace("\n", ", ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueName:
-    """The name of one queue of the same account, or none."""
-
-    hint: str
-    control: str = "field"
-    options: tuple[tuple[str, str], ...] = ()
+class QueueName(Text):
+    """The name of one queue of the same account, or none; the server checks that it exists."""
 
     def write(self, value: SettingValue) -> str:
         return str(value).rpartition("/")[2]
-
-    def read(self, text: str) -> SettingValue:
-        """Return the name; the server checks that the queue exists."""
-        return text.strip()
-
-    def words(self, value: SettingValue) -> str:
-        return self.write(value)
 
 
 _NAME = re.compile(NAMES)

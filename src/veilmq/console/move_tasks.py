@@ -61,11 +61,6 @@ def queue_of(arn: str) -> str:
     return "/".join(arn.split(":")[-2:])
 
 
-def arn_beside(arn: str, name: str) -> str:
-    """Return the ARN of the queue ``name`` in the same account."""
-    return f"{arn.rpartition(':')[0]}:{name}"
-
-
 def _task(task: Mapping[str, Any]) -> Task:
     destination = task.get("DestinationArn")
     failure = task.get("FailureReason")

@@ -138,7 +138,9 @@ _DEAD_LETTERS = (
     SettingRow(
         "redrive_sources",
         "Allowed source queues",
-        Queues(hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} queues of this account, one name per line."),
+        Queues(
+            hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} queues of this account, one name per line.", control="area"
+        ),
     ),
 )
 

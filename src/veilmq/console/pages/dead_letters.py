@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from veilmq.console.api_client import ApiError
 from veilmq.console.fields import NO_ERRORS, FormErrors, Number, SubmittedForm
-from veilmq.console.move_tasks import arn_beside, tasks_of
+from veilmq.console.move_tasks import tasks_of
 from veilmq.console.page_context import PageContext, PageRoute
 from veilmq.console.queue_queries import arn_of, dead_letter_sources, show_queue
 from veilmq.console.rendering import path_of
@@ -36,7 +36,7 @@ async def _start(page: PageContext) -> Response:
     arn = await arn_of(page.client, page.queue)
     fields = {
         "SourceArn": arn,
-        "DestinationArn": arn_beside(arn, destination) if destination else None,
+        "DestinationArn": f"{arn.rpartition(':')[0]}:{destination}" if destination else None,
         "MaxNumberOfMessagesPerSecond": rate,
     }
     try:

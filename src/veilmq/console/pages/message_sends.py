@@ -57,11 +57,6 @@ def filled_rows(form: Mapping[str, str]) -> list[AttributeRow]:
     return [row._replace(problem=_problem(row, names)) for row in rows]
 
 
-def attributes_of(rows: list[AttributeRow]) -> dict[str, dict[str, Any]]:
-    """Return the attributes of valid rows, for SendMessage."""
-    return {row.name: _value(row) for row in rows if row.name}
-
-
 def _row(form: Mapping[str, str], number: int) -> AttributeRow:
     def field(part: str) -> str:
         return plain(form.get(f"attribute.{number}.{part}", ""))
@@ -87,12 +82,6 @@ def _attribute(row: AttributeRow) -> AttributeValue:
     if row.type.partition(".")[0] == "Binary":
         return AttributeValue(data_type=row.type, binary_value=b64decode(row.value.strip(), validate=True))
     return AttributeValue(data_type=row.type, string_value=row.value)
-
-
-def _value(row: AttributeRow) -> dict[str, Any]:
-    if row.type.partition(".")[0] == "Binary":
-        return {"DataType": row.type, "BinaryValue": row.value.strip()}
-    return {"DataType": row.type, "StringValue": row.value}
 
 
 async def show(page: PageContext) -> Response:
@@ -121,13 +110,12 @@ def _message(filled: SubmittedForm, rows: list[AttributeRow]) -> dict[str, Any]:
     body = filled.lines("body")
     if not body:
         filled.problems["body"] = "The body must not be empty."
-    problem_free = [row for row in rows if not row.problem]
     fields = {
         "MessageBody": body,
         "MessageGroupId": filled.text("group"),
         "MessageDeduplicationId": filled.text("deduplication_id"),
         "DelaySeconds": filled.number("delay", _DELAY),
-        "MessageAttributes": attributes_of(problem_free),
+        "MessageAttributes": {row.name: _attribute(row) for row in rows if row.name and not row.problem},
     }
     return {name: value for name, value in fields.items() if value not in (None, "", {})}
 

@@ -1,7 +1,5 @@
 """Move tasks of the account: running and recent redrives."""
 
-from typing import NamedTuple
-
 from starlette.responses import Response
 
 from veilmq.console.move_tasks import Task, tasks_of
@@ -12,30 +10,15 @@ _QUEUES_MAX = 1_000
 _QUERIED_MAX = 50
 
 
-class Moves(NamedTuple):
-    """The tasks, running ones first. Only ``queried`` of ``known`` dead-letter queues were queried; ``is_cut`` if the
-    account has more queues than were searched.
-    """
-
-    tasks: list[Task]
-    known: int
-    queried: int
-    is_cut: bool
-
-
 async def show(page: PageContext) -> Response:
-    """Show the move tasks of the account's dead-letter queues."""
-    return page.render("moves.html", queue="", moves=await _moves(page))
-
-
-async def _moves(page: PageContext) -> Moves:
+    """Show the move tasks of the account's dead-letter queues, running ones first."""
     names, is_cut = await _dead_letter_queues(page)
     queried = names[:_QUERIED_MAX]
     tasks: list[Task] = []
     for name in queried:
         tasks += await tasks_of(page, f"{page.account}/{name}") or ()
     tasks.sort(key=lambda task: (task.handle is None, -task.started_at_ms))
-    return Moves(tasks, len(names), len(queried), is_cut)
+    return page.render("moves.html", queue="", tasks=tasks, known=len(names), queried=len(queried), is_cut=is_cut)
 
 
 async def _dead_letter_queues(page: PageContext) -> tuple[list[str], bool]:
