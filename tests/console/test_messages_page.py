@@ -236,6 +236,14 @@ def test_an_action_may_have_many_messages(server: RunningServer, visitor: Visito
     assert queue.counts.in_flight == 0
 
 
+def assert_described(seen: Seen) -> None:
+    """Assert that each problem is in the description of an element."""
+    described = " ".join(re.findall('aria-describedby="([^"]*)"', seen.html)).split()
+    problems = re.findall('<p class="problem"([^>]*)>', seen.html)
+    assert problems
+    assert {name.removeprefix(' id="').removesuffix('"') for name in problems} <= set(described)
+
+
 def test_an_action_on_leases_of_others_requires_confirmation(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
     queue = filled(server, "theirs", "x")
     sqs.receive_message(QueueUrl=queue.url)
@@ -243,6 +251,7 @@ def test_an_action_on_leases_of_others_requires_confirmation(server: RunningServ
     assert "being processed by others" in page.text
     refused = act(visitor, page, "release")
     assert (refused.status, "Some of these are held by others" in refused.text) == (422, True)
+    assert_described(refused)
     assert queue.counts.in_flight == 1
     assert "Released: 1." in act(visitor, page, "release", confirmed=True).text
     assert queue.counts.visible == 1
@@ -273,6 +282,7 @@ def test_an_invalid_action_changes_no_messages(
     assert (seen.status, error in seen.text) == (422, True), seen.text
     assert queue.messages() == before
     assert seen.html.count(" checked") >= 1  # the selection is kept
+    assert_described(seen)
 
 
 def test_the_page_reports_an_empty_receive_and_an_empty_selection(server: RunningServer, visitor: Visitor) -> None:
