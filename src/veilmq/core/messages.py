@@ -280,7 +280,12 @@ class Fairness:
         tenant = self._tenants.get(group)
         if tenant is None:
             if len(self._tenants) >= self._tenants_max:
-                self._drop_idle(now_ms)
+                self._tenants = {  # without idle quiet groups; again when their number has doubled
+                    group: tenant
+                    for group, tenant in self._tenants.items()
+                    if tenant.in_flight or tenant.is_noisy or tenant.processed.at(now_ms) >= _NEGLIGIBLE_MS
+                }
+                self._tenants_max = max(_TENANTS_MIN, 2 * len(self._tenants))
             tenant = self._tenants[group] = Tenant(processed=Decaying(), sent_at_ms=now_ms)
         tenant.in_flight += 1
 
@@ -352,12 +357,3 @@ class Fairness:
             return True
         processed = tenant.processed.at(now_ms)
         return processed >= _NEGLIGIBLE_MS and processed * 100 > self._processed.at(now_ms) * FAIR_SHARE_PERCENT
-
-    def _drop_idle(self, now_ms: int) -> None:
-        """Remove idle quiet groups; the next call follows when the number of groups has doubled."""
-        self._tenants = {
-            group: tenant
-            for group, tenant in self._tenants.items()
-            if tenant.in_flight or tenant.is_noisy or tenant.processed.at(now_ms) >= _NEGLIGIBLE_MS
-        }
-        self._tenants_max = max(_TENANTS_MIN, 2 * len(self._tenants))

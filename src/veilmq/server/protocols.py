@@ -73,11 +73,6 @@ def _read_query(request: Request) -> tuple[bytes, Any] | None:
     return None if action is None else (action, form)
 
 
-def _responded(plan: Plan, result: Any) -> Reply:
-    reply: Reply = plan.respond(result)
-    return reply
-
-
 def _is_query(request: Request) -> bool:
     return _is_form(request) or b"Action=" in request.target
 
@@ -87,7 +82,7 @@ def _query(recognises: Callable[[Request], bool], reply_format: sqs_query.ReplyF
         recognises=recognises,
         read=_read_query,
         decode=partial(sqs_query.decode, reply_format=reply_format),
-        encode=_responded,
+        encode=lambda plan, result: plan.respond(result),
         refuse=lambda error, _: sqs_query.encode_error(error, reply_format),
         methods=frozenset({b"GET", b"POST"}),
         mark=b"x-amz-date",
@@ -109,7 +104,7 @@ SMQ = Protocol(
     recognises=lambda request: smq_request.is_smq(request.target, request.headers),
     read=_reading(smq_request.read_request, smq.route_of),
     decode=smq.decode,
-    encode=_responded,
+    encode=lambda plan, result: plan.respond(result),
     refused=smq_errors.SmqError,
     refuse=smq.encode_error,
     verifier=SmqVerifier,
