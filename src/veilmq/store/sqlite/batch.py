@@ -75,14 +75,10 @@ class Batch:
         self._entries: list[Entry] = []
         self._results: list[Any] = []
         self._undelivered: Iterator[tuple[Done, object]] | None = None  # not delivered yet
-        self._woken: list[Entry] = []
+        self.woken: list[Entry] = []  # commands that watches submit while the batch is applied
         self._singles = 0  # how many of the next commands get their own transactions
         self._has_deferred = False  # whether a command is deferred to the next batch
         self.applying = False
-
-    def add_woken(self, entry: Entry) -> None:
-        """Add a command that a watch submits while the batch is applied."""
-        self._woken.append(entry)
 
     def run(
         self, entries: deque[Entry], now_ms: int, ahead_ms: int = 0, mark: bytes | None = None, *, alone: bool = False
@@ -179,7 +175,7 @@ class Batch:
             slot += 1
         session.write_bytes_left = bytes_left
         self._apply_by_queue(by_queue)
-        while self._woken:
+        while self.woken:
             woken = self._take_woken(None)
             self._apply(woken, len(self._entries))
 
@@ -187,10 +183,10 @@ class Batch:
         """Add the receives that watches submitted for one queue, or all their commands; return the first slot."""
         start = len(self._entries)
         added: list[Entry] = []
-        woken, self._woken = self._woken, []
+        woken, self.woken = self.woken, []
         for entry in woken:
             is_included = queue is None or (type(entry[0]) is _RECEIVE and entry[0].queue == queue)
-            (added if is_included else self._woken).append(entry)
+            (added if is_included else self.woken).append(entry)
         self._entries += added
         self._results += [None] * len(added)
         return start
@@ -215,7 +211,7 @@ class Batch:
             session.write_deletions()  # before the sends, which then use the freed pages
         session.flush()  # also what an earlier cold command has staged
         for queue, work in found:
-            if self._woken or work.receives:
+            if self.woken or work.receives:
                 self._receive(queue, work)
         session.flush()
         for queue, work in found:
@@ -234,7 +230,7 @@ class Batch:
         """Apply the receives of a queue: first those of woken waiters, then those of the batch."""
         session, receive = self._session, fifo.receive if queue.fifo else standard.receive
         requests: list[ReceiveRequest] = []
-        if self._woken:
+        if self.woken:
             start = self._take_woken(queue.name)
             woken: list[Any] = self._entries[start:]
             requests = [ReceiveRequest(slot, command) for slot, (command, _) in enumerate(woken, start)]
@@ -265,7 +261,7 @@ class Batch:
             self._database.mark_full()
         else:
             log.error("a command failed and changed nothing" if failed else "a batch failed", exc_info=error)
-        requeued, self._woken = [*self._entries, *self._woken], []
+        requeued, self.woken = [*self._entries, *self.woken], []
         self._entries, requeued = requeued[:failed], requeued[failed:]
         self._results = [StoreFull() if is_full else InternalError() for _ in self._entries]
         self._singles += len(requeued)
@@ -297,8 +293,8 @@ class Batch:
 
     def fail(self, error: VeilmqError) -> None:
         """Fail every command of the batch: its state on disk is unknown."""
-        self._entries += self._woken
-        self._woken = []
+        self._entries += self.woken
+        self.woken = []
         self._results = [error] * len(self._entries)
         self.deliver()
 

@@ -1,7 +1,9 @@
 """The SQLite store: it forms batches of commands, commits each with one sync, and then delivers the results.
 
-Commands that arrive while a batch is committed form the next one, without timers or tuning. A batch is applied only
-after the previous one is durable, so every result describes a state that is on disk.
+Commands that arrive while a batch is committed form the next one. A batch is applied only after the previous one is
+durable, so every result describes a state that is on disk. It expects as many commands as the previous one had and as
+arrived meanwhile, and waits a moment for them: clients send their next command soon after a reply. If the first ones
+started a batch, clients would split into groups that alternate, each with its own sync.
 
 If a failed commit leaves the state on disk unknown (such as a failed sync), all pending commands fail with
 ``OutcomeUnknown`` and the store stops; ``on_fatal`` ends the process, and the next start recovers.
@@ -48,6 +50,8 @@ _COMMITS_PER_TRIAL = 64
 _COMMITS_PER_QUICK = 16  # more commits between trials, per _QUICK_S that the last trial took
 _YIELD_INTERVAL_S = 0.005  # how often the loop yields the GIL to a commit in the thread
 _YIELD_S_MAX = 0.000_5
+_WAIT_PER_SYNC = 0.25  # for expected commands
+_WAIT_S_MAX = 0.001
 
 _HELD_BACK = (
     "is held back: since the last run the wall clock advanced by more than an hour, and the kernel did not report it "
@@ -75,7 +79,7 @@ class Committer:
         self._committed = committed
         self._loop = asyncio.get_running_loop()
         self._stopwatch = stopwatch
-        self._usual_s = 0.0
+        self.usual_s = 0.0  # of a sync
         self._commits_to_trial = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="veilmq-committer") if in_thread else None
 
@@ -83,11 +87,11 @@ class Committer:
         """Make the batch durable; ``committed`` is called before or after this returns."""
         if self._thread is None:
             self._committed(self._commit_now())
-        elif not self._database.checkpoint_due and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
+        elif not self._database.checkpoint_due and (self.usual_s < _QUICK_S or self._commits_to_trial <= 0):
             started_s = self._stopwatch()
             error = self._commit_now()
             took_s = self._stopwatch() - started_s
-            self._usual_s += (took_s - self._usual_s) / _SYNCS_AVERAGED
+            self.usual_s += (took_s - self.usual_s) / _SYNCS_AVERAGED
             self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
             self._committed(error)
         else:
@@ -138,6 +142,7 @@ class SqliteStore(Store):
         self._pending: deque[Entry] = deque()
         self._refusal: VeilmqError | None = None
         self._running = False  # a batch is scheduled or in progress
+        self._expected = 0  # commands of the next batch
         self._idle = asyncio.Event()
         self._mark_due_ms = 0
         self._mark_alone = False  # write the next mark even if its batch changes nothing
@@ -171,7 +176,7 @@ class SqliteStore(Store):
 
     def submit(self, command: Command, done: Done) -> None:
         if self._batch.applying:
-            self._batch.add_woken((command, done))
+            self._batch.woken.append((command, done))
         elif self._refusal is not None:
             self._loop.call_soon(done, self._refusal)
         else:
@@ -273,7 +278,19 @@ class SqliteStore(Store):
 
     # Batches.
 
-    def _run(self) -> None:
+    def _run(self, seen: int = 0, until_s: float = 0) -> None:
+        """Run a batch, or return to the loop for expected commands; ``seen`` were pending in the last iteration.
+
+        It waits while each iteration brings commands, and otherwise for a quarter of a sync, at most a millisecond.
+        """
+        pending = len(self._pending)
+        if pending < self._expected:
+            now_s = stopwatch_s()
+            until_s = until_s or now_s + min(self._committer.usual_s * _WAIT_PER_SYNC, _WAIT_S_MAX)
+            if pending > seen or now_s < until_s:
+                self._loop.call_soon(self._run, pending, until_s)
+                return
+        self._expected = pending
         now_ms, mark = self.clock.now_ms(), None
         try:
             if now_ms >= self._mark_due_ms:
@@ -316,6 +333,7 @@ class SqliteStore(Store):
             return
         self._running = bool(self._pending)
         if self._running:
+            self._expected += len(self._pending)
             self._loop.call_soon(self._run)
         else:
             self._idle.set()

@@ -1,4 +1,4 @@
-"""Batches of the SQLite store: their size, the order of their commands, and what a failure rolls back."""
+"""Batches of the SQLite store: their size and start, the order of their commands, and what a failure rolls back."""
 
 import asyncio
 import json
@@ -15,7 +15,9 @@ from veilmq.core.commands import Command, CreateQueue, Delete, Receive, Send, Sh
 from veilmq.core.errors import InternalError, MessageTooLong, QueueDeletedRecently, ReceiptState, StoreFull, VeilmqError
 from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
+from veilmq.store.port import execute
 from veilmq.store.sqlite import standard
+from veilmq.store.sqlite import store as store_module
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.transaction import HANDLERS, handler
@@ -40,8 +42,9 @@ def send(*bodies: str, properties: bytes = b"") -> Send:
     return Send(queue=QUEUE, messages=tuple(new))
 
 
-def batch_sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
-    """Return the number of commands in each batch."""
+@pytest.fixture
+def batches(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of commands in each batch so far."""
     found: list[int] = []
     run = host.engine._batch.run
 
@@ -52,25 +55,68 @@ def batch_sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command)
         return changed
 
     monkeypatch.setattr(host.engine._batch, "run", record)
-    host.do_together(*together)
     return found
 
 
 # The size of a batch.
 
 
-@pytest.mark.parametrize(("commands", "batches"), [
+@pytest.mark.parametrize(("commands", "sizes"), [
     ([ShowQueue(queue=QUEUE)] * 3_000, [1_024, 1_024, 952]), ([send("x" * 1_000_000)] * 7, [2, 2, 2, 1]),
     ([send(properties=bytes(1_000_000))] * 7, [2, 2, 2, 1]), ([Receive(queue=QUEUE)] * 7, [2, 2, 2, 1]),
     ([Receive(queue=QUEUE, timeout_s=0)] * 7, [2, 2, 2, 1]),
 ], ids=["commands", "bodies", "properties", "received", "received-with-timeout-0"])  # fmt: skip
 def test_the_size_of_a_batch_is_limited(
-    host: Host, monkeypatch: pytest.MonkeyPatch, commands: list[Command], batches: list[int]
+    host: Host, batches: list[int], commands: list[Command], sizes: list[int]
 ) -> None:
     """The limits are the number of commands, and the bytes written and read."""
     for number in range(7):
         host.do(send("y" * 1_000_000) if number % 2 else send(properties=bytes(1_000_000)))
-    assert batch_sizes(host, monkeypatch, *commands) == batches
+    batches.clear()
+    host.do_together(*commands)
+    assert batches == sizes
+
+
+# When a batch starts.
+
+
+def test_clients_that_send_again_at_different_times_share_their_batches(host: Host, batches: list[int]) -> None:
+    async def client(iterations: int) -> None:
+        for _ in range(10):
+            await execute(host.engine, ShowQueue(queue=QUEUE))
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+
+    async def clients() -> None:
+        await asyncio.gather(*map(client, range(8)))
+
+    host.run(clients())
+    assert batches == [8] * 10
+
+
+@pytest.mark.parametrize(("sync_s", "wait_s"), [(0.002, 0.0005), (0.02, 0.001)])
+def test_a_batch_waits_for_an_expected_command_once(
+    host: Host, batches: list[int], monkeypatch: pytest.MonkeyPatch, sync_s: float, wait_s: float
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(store_module, "stopwatch_s", lambda: now_s)
+    host.engine._committer.usual_s = sync_s
+    host.do_together(ShowQueue(queue=QUEUE), ShowQueue(queue=QUEUE))
+
+    async def one_client() -> None:
+        nonlocal now_s
+        reply = asyncio.ensure_future(execute(host.engine, ShowQueue(queue=QUEUE)))
+        for instant_s in (0, wait_s * 0.99):
+            now_s = instant_s
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not reply.done()
+        now_s = wait_s
+        await reply
+        await execute(host.engine, ShowQueue(queue=QUEUE))
+
+    host.run(one_client())
+    assert batches == [2, 1, 1]
 
 
 @pytest.mark.parametrize("large", [send("x" * 1_000_000), Receive(queue=QUEUE)], ids=["sent", "received"])
