@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from veilmq.core import commands
 from veilmq.core.commands import Clock, Command, Done, Engine, Received, ReceivedMessage, Timer, VisibilityChange
-from veilmq.core.errors import EndpointRefused, QueueNotFound, VeilmqError
+from veilmq.core.errors import EndpointRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.topics import (
     PUSHES,
@@ -358,9 +358,8 @@ class Pusher:
     def _drop(self, pushed: PushedSubscription) -> None:
         pushed.clear_due()
         self._due_subscriptions.pop(pushed, None)
-        if self._subscriptions.get(pushed.queue) is pushed:  # else a new subscription of that name is served
-            del self._subscriptions[pushed.queue]
-            self.engine.unwatch(pushed.queue)
+        del self._subscriptions[pushed.queue]
+        self.engine.unwatch(pushed.queue)
 
     def _ready(self, pushed: PushedSubscription) -> None:
         self._due_subscriptions[pushed] = None
@@ -394,9 +393,7 @@ class Pusher:
             push = asyncio.ensure_future(self._push(pushed, receiver, message))
             self._pushes.add(push)
             push.add_done_callback(self._pushes.discard)
-        if isinstance(result, QueueNotFound):
-            self._drop(pushed)
-        elif self._subscriptions.get(pushed.queue) is pushed:
+        if self._subscriptions.get(pushed.queue) is pushed:
             due_ms = result.next_due_ms if isinstance(result, Received) else self.clock.now_ms() + _AFTER_ERROR_MS
             if due_ms is not None:
                 pushed.wake(due_ms)
