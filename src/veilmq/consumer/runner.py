@@ -185,7 +185,6 @@ class Runner(Watcher):
         skipped.cancel()
         await asyncio.wait([polls], timeout=CANCEL_S)  # without grace, polls get as long as cancelled handlers
         polls.cancel()
-        self._settler.flush()
         if not await self._wait_until(lambda: not self._held, SETTLE_S_MAX):
             _log.error("%d messages were not settled", self.held)
 

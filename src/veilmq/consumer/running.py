@@ -5,7 +5,7 @@ A start calls the start-up functions, then begins to receive. A stop:
 1. ends the polls, and releases the messages that they return and those that no handler has started;
 2. lets handlers continue for the grace period, with their leases renewed (a second signal skips this);
 3. cancels them, waits two seconds, and releases what is still held;
-4. flushes and confirms deletes;
+4. waits until the last deletes are confirmed;
 5. ends the renewer;
 6. calls the shutdown functions.
 """

@@ -102,10 +102,6 @@ class Settler:
         """
         return await asyncio.gather(*(self._release(lease, after_s) for lease in leases))
 
-    def flush(self) -> None:
-        """Send the deletes that linger now."""
-        self._deletes.flush()
-
     async def _release(self, lease: Lease, after_s: int) -> bool:
         done = await asyncio.wrap_future(self.table.withdraw(lease)) and await self._change(lease, after_s)
         self.table.settle(lease)

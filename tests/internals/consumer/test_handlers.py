@@ -166,11 +166,17 @@ def test_a_retry_is_delayed_by_at_most_twelve_hours() -> None:
     assert Backoff().decide(ending_of(RetryLater(math.inf)), 1).after_s == LEASE_S_MAX
 
 
+def test_a_delay_is_rounded_up_to_whole_seconds() -> None:
+    """The service knows no others, and 0 would be visible at once."""
+    assert Backoff().decide(ending_of(RetryLater("1500ms")), 1).after_s == 2
+    assert Backoff("1s", draw=lambda: 0.1).after_s(1) == 1
+
+
 def test_the_last_attempt_of_a_backoff_is_rejected() -> None:
     error = ending_of(ValueError("no"))
     kinds = [Backoff(attempts=3).decide(error, attempt).kind for attempt in (1, 2, 3, 4)]
     assert kinds == [EndingKind.RETRY, EndingKind.RETRY, EndingKind.REJECT, EndingKind.REJECT]
-    assert Backoff().decide(error, 1_000).kind is EndingKind.RETRY
+    assert Backoff().decide(error, 10_000).kind is EndingKind.RETRY
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,8 @@ async def test_a_stop_waits_for_a_dead_server_at_most_as_long_as_a_poll_may_take
         runner.handler = replace(runner.handler, options=replace(runner.handler.options, wait_s=0))
         await running.stop()
         assert (runner.polling, replied.is_set()) == (1, False)
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() if "Intake.stop" in repr(task)]
     replied.set()
 
 
