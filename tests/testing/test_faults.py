@@ -221,6 +221,9 @@ def test_a_stop_closes_connections_that_wait_for_a_fault(fault: Fault) -> None:
         server.stop()
         assert isinstance(sending.exception(PATIENCE_S), ConnectionClosedError)
         sqs.close()
+    with RunningServer(clock=server.clock) as later:
+        later.advance(seconds=9)
+        assert later.queue("jobs").bodies == []
 
 
 def test_a_stop_closes_a_poll_with_a_late_answer() -> None:

@@ -57,7 +57,6 @@ class VirtualClock(SystemClock):
         self.boot_id = f"boot {self._boots}"
         self._wall_ms += down_ms + round(seconds * SECOND_MS)
         self._boot_ms = 0
-        self._timers.clear()
         self._offset_ms = self._wall_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> VirtualTimer:
@@ -67,6 +66,10 @@ class VirtualClock(SystemClock):
         if at_ms <= self.now_ms():
             asyncio.get_running_loop().call_soon(self.run_due)
         return timer
+
+    def clear(self) -> None:
+        """Cancel all timers: they are those of a server that has stopped."""
+        self._timers.clear()
 
     def advance(self, ms: int) -> None:
         """Move by ``ms`` milliseconds and run the timers that become due."""

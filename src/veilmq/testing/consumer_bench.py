@@ -33,7 +33,6 @@ from veilmq.testing.faults import FaultPlan
 from veilmq.testing.running_server import RunningQueue, RunningServer
 
 RETRY_PAUSE_S = 0.1
-_END_OF_HEAD = b"\r\n\r\n"
 
 
 class DirectTransport(Transport):
@@ -106,7 +105,7 @@ class Call:
     def reply_ready(self) -> None:
         """Parse the reply and end the call."""
         assert self.request.reply is not None, "set before this is called"
-        head, _, body = self.request.reply.partition(_END_OF_HEAD)
+        head, _, body = self.request.reply.partition(b"\r\n\r\n")
         self.reply = HTTPResponse(body=body, status=int(head.split(maxsplit=2)[1]))
         self.abort()
 
@@ -232,8 +231,6 @@ class BenchTime:
         lease = context.lease
         self.renewals.append(Renewal(lease.renewed_at_s, round(lease.expires_at_s - lease.renewed_at_s)))
 
-    # ------------------------------------------------------------------------------------------------- instants
-
     def _next_s(self) -> float | None:
         """Return the next due instant of the server, the leases or the event loop, or ``None``."""
         due_ms = self._server.next_due_ms()
@@ -249,8 +246,6 @@ class BenchTime:
         self._server.move_to(at_ms, first=lambda: self.clock.set(at_s))
         with suppress(RuntimeError):  # the loop is closed
             self._loop.wake()
-
-    # ------------------------------------------------------------------------------------------------- idleness
 
     def _settle(self) -> None:
         """Wait until all threads are idle at this instant."""

@@ -377,6 +377,8 @@ class RunningServer:
             self._ended.set_result(None)
 
     async def _serve(self) -> None:
+        if isinstance(self.clock, VirtualClock):
+            self.clock.clear()
         async with contextlib.AsyncExitStack() as closing:
             if self._following is not None:
                 self._follow = await closing.enter_async_context(self._following())
