@@ -353,6 +353,8 @@ def test_a_fault_can_last_until_it_is_cleared(veilmq_server: RunningServer, veil
 
 
 def test_invalid_faults_are_refused(veilmq_server: RunningServer) -> None:
+    with pytest.raises(TypeError, match=r"<function late_answer at .* is not a fault; call late_request, late_answer"):
+        veilmq_server.faults.script("SendMessage", faults.late_answer)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"no action is called 'SendMesage'; there are .*SendMessage,"):
         veilmq_server.faults.script("SendMesage", faults.FAILED)
     with pytest.raises(ValueError, match="at least 1"):

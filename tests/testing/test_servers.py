@@ -447,6 +447,8 @@ def test_a_queue_shows_counts_and_messages(veilmq_server: RunningServer, veilmq_
     assert [message.body for message in queue.delayed] == ["c"]
     assert repr(queue) == "<queue jobs: 1 visible, 1 in flight, 1 delayed>"
     assert [message.body for message in queue.messages(count=2)] == ["a", "b"]
+    with pytest.raises(ValueError, match="'in_flight' is not a valid MessageState"):
+        queue.messages("in_flight")  # type: ignore[arg-type]
     (received,) = veilmq_boto3.receive_message(
         QueueUrl=queue.url, MessageSystemAttributeNames=["ApproximateReceiveCount"]
     )["Messages"]

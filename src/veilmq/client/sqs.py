@@ -309,8 +309,6 @@ class QueueClient:
         action, batch = "ChangeMessageVisibilityBatch", _Entries[ChangedResultEntry]
         return self._batch(action, queue, entries, batch, _change_result, call_timeout_s=call_timeout_s)
 
-    # ------------------------------------------------------------------------------------------------- names
-
     def _attributes(self, settings: Mapping[str, SettingValue]) -> dict[str, str]:
         """Return ``settings`` as queue attributes, with ARNs of other queues."""
         named = dict(settings)

@@ -287,10 +287,12 @@ class FaultPlan:
         """Apply ``fault`` to the next ``times`` requests of ``action``, after the faults already planned for it.
 
         ``times=None`` applies it until ``clear``. ``action`` is a name from ``ACTIONS`` or ``ANY``. Raises
-        ``ValueError``.
+        ``ValueError`` and ``TypeError``.
         """
         if action != ANY and action not in ACTIONS:
             raise ValueError(f"no action is called {action!r}; there are {', '.join(sorted(ACTIONS))}")
+        if not isinstance(fault, Fault):
+            raise TypeError(f"{fault!r} is not a fault; call late_request, late_answer and failed_entries to get one")
         if times is not None and times < 1:
             raise ValueError(f"times must be at least 1, or None for always, not {times}")
         with self._lock:

@@ -111,8 +111,9 @@ class RunningQueue:
 
     def messages(self, state: MessageState | None = None, *, count: int = INSPECTED_MAX) -> list[SeenMessage]:
         """Return up to ``count`` messages (in ``state``) in the order of sending, without receiving them."""
+        wanted = MessageState if state is None else (MessageState(state),)  # a text would select none
         seen: list[SeenMessage] = self._server.do(InspectQueue(queue=self.full_name, count=count))
-        return [message for message in seen if state in (None, message.state)]
+        return [message for message in seen if message.state in wanted]
 
     @property
     def bodies(self) -> list[str]:
