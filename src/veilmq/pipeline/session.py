@@ -283,7 +283,7 @@ def run_streams(
         return running
 
     try:
-        for name in names:
+        for name in rows:
             queries[name] = start(name)
         while count() and not stop.wait(POLL_S):
             every()

@@ -1,5 +1,6 @@
 """The archive table: commits, readers, compactions, and kills."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -151,7 +152,8 @@ def test_files_of_at_least_half_the_target_size_are_not_compacted(table: Archive
     table.commit(writer="w", batch=0, files=files)
     size = files[0].size_bytes
     assert compact(table, file_bytes=size * 2) == 0
-    assert compact(table, file_bytes=size * 2 + 1) == 5  # three and two
+    assert compact(table, file_bytes=size * 2 + 1) == 5
+    assert sorted(file.rows for file in table.snapshot().files) == [2, 3]
     assert len(ids(table)) == 5
 
 
@@ -314,6 +316,20 @@ def test_whole_days_expire(table: ArchiveTable) -> None:
     assert ids(table) == [days[2].isoformat()]
     assert table.vacuum(keep_h=0) == 2
     assert len(data_files(table)) == 1
+
+
+def test_streams_of_the_table_skip_compactions(table: ArchiveTable) -> None:
+    """Their entries of the log change no data; those of batches and expiries do."""
+    fill(table, 2)
+    compact(table)
+    table.expire(writer=WRITER, before=DAY + timedelta(days=1))
+    changes = []
+    for version in range(1, 5):
+        content = table.place.read(f"_delta_log/{version:020}.json")
+        assert content is not None
+        actions = [json.loads(line) for line in content.splitlines()]
+        changes.append({each["dataChange"] for action in actions for each in action.values() if "dataChange" in each})
+    assert changes == [{True}, {True}, {False}, {True}]
 
 
 def test_a_compaction_does_not_restore_messages_that_expire_meanwhile(table: ArchiveTable) -> None:

@@ -102,7 +102,7 @@ def test_archive_and_replay(
     assert archive(spark, server.endpoint, queues, options).messages == {"orders": 20, "steps.fifo": 10}
     server.advance(1000)
     send_in_order(client, "orders", [NewMessage(body=f"o{n}") for n in range(20, 25)])
-    again = archive(spark, server.endpoint, ("orders",), options)
+    again = archive(spark, server.endpoint, ("orders", "orders"), options)
     assert again.messages == {"orders": 5}
     assert again.files["joined"] > 0
     rows = DeltaTable(folder).to_pyarrow_table()

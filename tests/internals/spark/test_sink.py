@@ -248,6 +248,19 @@ def test_each_restart_of_the_server_has_its_own_patience(
     assert "was sent before" not in caplog.text
 
 
+def test_a_refusal_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = reply(409, b'{"code": "Conflict", "message": "No."}')
+    with ScriptedServer(refusal) as server, pytest.raises(ClientError, match=r"No\."):
+        publish(server, monkeypatch)
+    assert len(server.requests) == 1
+
+
+def test_too_many_partitions_are_refused_with_the_remedy() -> None:
+    written = [Written(writer="w", batch=0, attempt=str(n), partition=n, messages=1) for n in range(1_001)]
+    with pytest.raises(SinkFailed, match=r"1,001 partitions .* use coalesce\(1000\)"):
+        QueueStreamWriter(SinkOptions.of(GIVEN)).commit(written, 0)
+
+
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     away: list[Any] = [AWAY] * 60
     with ScriptedServer(*away) as server, pytest.raises(ClientError, match="about to stop"):
