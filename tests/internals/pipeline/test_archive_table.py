@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -338,6 +339,27 @@ def test_a_compaction_does_not_restore_messages_that_expire_meanwhile(table: Arc
     joined = written(table, ["a", "b"])
     assert table.expire(writer=WRITER, before=DAY + timedelta(days=1)) == 2
     assert not table.replace(writer=WRITER, old=old.files, new=[joined], since=old)
+    assert ids(table) == []
+
+
+def test_each_commit_of_a_compaction_starts_from_the_present_files(
+    table: ArchiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that expire after the first commit are not restored."""
+    monkeypatch.setattr("veilmq.pipeline.archive_table.GROUPS_MAX", 1)
+    days, replace = [DAY + timedelta(days=number) for number in range(3)], ArchiveTable.replace
+    for batch, id_ in enumerate("abc"):
+        table.commit(writer="w", batch=batch, files=[written(table, [f"{id_}{day}"], day=day) for day in days])
+        assert compact(table) == (0 if batch == 0 else 6)
+    table.commit(writer="w", batch=3, files=[written(table, [f"d{day}"], day=day) for day in days])
+    with monkeypatch.context() as patched:
+
+        def replace_and_expire(table: ArchiveTable, **named: Any) -> bool:
+            patched.undo()
+            return replace(table, **named) and table.expire(writer=WRITER, before=days[2] + timedelta(days=1)) > 0
+
+        patched.setattr(ArchiveTable, "replace", replace_and_expire)
+        assert compact(table) == 2
     assert ids(table) == []
 
 
