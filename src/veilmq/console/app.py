@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from veilmq.console import security_headers
 from veilmq.console.api_client import ApiClient, ApiError, ApiReply, ApiRequest, SendRequest
 from veilmq.console.assets import ASSETS, PREFIX
-from veilmq.console.changes import change_of
+from veilmq.console.audit import change_of
 from veilmq.console.page_context import HOME, SIGN_IN, FormRefused, PageContext, PageRoute
 from veilmq.console.pages import PAGES
 from veilmq.console.ports import Ports

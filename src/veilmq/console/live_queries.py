@@ -8,8 +8,8 @@ import msgspec
 
 from veilmq.console.api_client import ApiClient, ApiError, api_path
 from veilmq.console.live import Snapshot
-from veilmq.console.move_tasks import latest_moves
 from veilmq.console.page_context import PageContext
+from veilmq.console.queue_queries import latest_moves
 from veilmq.console.rendering import age, counted, number, path_of
 from veilmq.console.timeline import BARS_MAX, Drawing, Drawn, Frame, Timeline, draw, frame_for, unfinished
 from veilmq.core.commands import BrowsedQueue, BrowsedQueues

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from veilmq.console.api_client import ApiReply, ApiRequest
-from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, Auditing, AuditLog, AuditLogError, abbreviated
-from veilmq.console.changes import change_of
+from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, Auditing, AuditLog, AuditLogError, abbreviated, change_of
 from veilmq.wire.exchange import caller_named
 
 OWN = "333333333333"

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.console.bodies import CUT_CHARACTERS, HEX_BYTES_MAX, JSON_CHARACTERS_MAX, WHOLE_CHARACTERS, shown
 from veilmq.console.distribution import Histogram, histogram
 from veilmq.console.fields import InvalidField
-from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
 from veilmq.console.live_queries import figures
+from veilmq.console.message_list import CUT_CHARACTERS, HEX_BYTES_MAX, JSON_CHARACTERS_MAX, WHOLE_CHARACTERS, shown
 from veilmq.console.pages.accounts import in_words
-from veilmq.console.pages.queues import HEIGHT, WIDTH, sparkline
+from veilmq.console.pages.queue_form import filled_tags, rows_of, texts_of, was
+from veilmq.console.pages.queues import COLUMNS, HEIGHT, SIZE_DEFAULT, WIDTH, Column, Listing, sparkline
 from veilmq.console.rendering import age, counted
-from veilmq.console.setting_form import filled_tags, rows_of, texts_of, was
 from veilmq.console.setting_rows import GROUPS, ROWS
 from veilmq.console.timeline import BARS_MAX, ENDED_MAX, ENDED_MS, RENEWALS_MAX, Bar, Ending, Timeline
 from veilmq.console.timeline import words as bar_words

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from veilmq.console.api_client import ApiError
 from veilmq.console.distribution import apply_timeout, timeout_section
 from veilmq.console.fields import NO_ERRORS, FormErrors
-from veilmq.console.listing import COLUMNS
 from veilmq.console.live_queries import figures, lease_section
 from veilmq.console.page_context import HOME, PageContext, PageRoute
+from veilmq.console.pages.queues import COLUMNS
 from veilmq.console.queue_queries import arn_of, dead_letter_sources, queue_rates, show_queue
 from veilmq.console.rendering import path_of, plain_name
 from veilmq.console.setting_rows import GROUPS, SettingRow
