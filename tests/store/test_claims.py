@@ -335,6 +335,18 @@ def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
     assert (jobs.counts(), jobs.counts(DEAD)) == ((0, 4, 0), (0, 0, 0))
 
 
+def test_receipts_from_before_a_claim_settle_nothing(host: Host) -> None:
+    """Also not where the receipts of earlier receives act."""
+    host.create(visibility_timeout_s=0)
+    host.send("a")
+    receipts = [host.receive_one().receipt for _ in range(2)]
+    open_source(host)
+    claim(host)
+    assert host.delete(*receipts, any_receive=True) == [ReceiptState.SUPERSEDED] * 2
+    assert host.change(receipts[0], 0, any_receive=True).state is ReceiptState.SUPERSEDED
+    assert bodies(read(host)) == ["a"]
+
+
 def test_a_claim_dead_letters_messages_received_too_often(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=2)

@@ -253,11 +253,10 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
     else:
         found = session.executemany(SQL[f"{queue.kind}_find"], [(partition, seq) for seq in seqs])
     rows = {row[0]: list(row) for row in found}
-    if queue.claims and not queue.fifo:  # claimed messages that had a row; no receipt has generation -1
+    if queue.claims and not queue.fifo:  # also claimed messages, or those behind them; no receipt has generation -1
         claimed = session.executemany(SQL["claimed_at"], [(partition, seq) for seq in seqs - rows.keys()])
         for seq, _, lane, group, receives, epoch, first_at_ms, _ in claimed:
-            if seq in seqs and first_at_ms is not None:
-                rows[seq] = [seq, NEVER_MS, receives, -1, epoch, first_at_ms, group, lane]
+            rows[seq] = [seq, NEVER_MS, receives, -1, epoch, first_at_ms, group, lane]
     return rows
 
 
