@@ -310,6 +310,15 @@ def test_messages_that_were_no_duplicates_are_none_in_the_target(queues: Host) -
     assert queues.counts(FIFO_FAST) == (2, 0, 0)
 
 
+def test_a_message_that_a_forward_returns_is_no_duplicate(queues: Host) -> None:
+    """The target has logged its id, and must not discard the only copy."""
+    queues.send_to_groups("a1", queue=FIFO)
+    for intake, target in ((FIFO, FIFO_FAST), (FIFO_FAST, FIFO), (FIFO, FIFO_FAST)):
+        (answer,) = forward(queues, *all_to(target, queues.receive(1, queue=intake)), intake=intake)
+        assert answer.duplicate is False
+    assert bodies(queues, FIFO_FAST) == ["a1"]
+
+
 @pytest.mark.differs_on_shards("the target detects the duplicate after the reply")
 def test_a_message_sent_with_its_id_as_deduplication_id_is_not_forwarded_twice(queues: Host) -> None:
     """A forwarder that sends and then deletes leaves this state if it is killed in between."""
