@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.store.host import QUEUE, Host, fill
+from tests.store.host import QUEUE, Host, fill, message
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus, MoveTask
@@ -164,6 +164,28 @@ def test_dead_letters_moved_by_one_receive_keep_their_send_order(host: Host) -> 
     assert bodies(host, DEAD) == ["a", "b"]
 
 
+def test_a_receive_replaces_dead_letters_by_other_messages(host: Host) -> None:
+    """Not by those that it has already, which stay visible without a timeout."""
+    pair(host, receives_max=1)
+    host.send("dead")
+    host.receive(1, timeout_s=0)
+    host.send("a", "b", "c")
+    assert host.bodies(3, timeout_s=0) == ["a", "b", "c"]
+    assert bodies(host, DEAD) == ["dead"]
+
+
+def test_a_dead_letter_that_arrives_during_a_lease_is_counted_once(host: Host) -> None:
+    pair(host, receives_max=1)
+    host.send("held", queue=DEAD)
+    host.receive(1, queue=DEAD, timeout_s=5)
+    host.send("a")
+    host.advance(1_000)
+    host.receive(1, timeout_s=0)
+    assert host.receive(1) == []
+    host.advance(4_000)
+    assert host.counts(DEAD) == (2, 0, 0)
+
+
 def test_a_receive_moves_a_bounded_number_of_dead_letters(host: Host) -> None:
     pair(host, receives_max=1, visibility_timeout_s=1)
     dead = 2 * DEAD_LETTERS_PER_RECEIVE + 50
@@ -277,20 +299,35 @@ def test_many_dead_letters_that_expire_together_are_never_delivered(host: Host) 
     assert host.counts(DEAD) == (1, 0, 0)
 
 
-def test_a_longer_retention_applies_to_later_dead_letters(host: Host) -> None:
-    host.create(DEAD, retention_s=60)
-    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
-    host.send("ends", "waits")
-    host.receive(1, timeout_s=0)
-    host.receive(1, timeout_s=600)
-    assert host.receive(1) == []
-    assert host.counts(DEAD) == (1, 0, 0)
-    host.advance(60_001)
-    assert host.counts(DEAD) == (0, 0, 0)
-    host.set_queue(DEAD, retention_s=LONG_S)
-    host.advance(600_000)
-    assert host.receive(10) == []
-    assert bodies(host, DEAD) == ["waits"]
+def test_a_longer_retention_applies_to_later_dead_letters(durable: Host) -> None:
+    durable.create(DEAD, retention_s=60)
+    durable.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
+    durable.send("ends", "waits")
+    durable.receive(1, timeout_s=0)
+    durable.receive(1, timeout_s=600)
+    assert durable.receive(1) == []
+    assert durable.counts(DEAD) == (1, 0, 0)
+    durable.advance(60_001)
+    assert durable.counts(DEAD) == (0, 0, 0)
+    durable.set_queue(DEAD, retention_s=LONG_S)
+    durable.advance(600_000)
+    assert durable.receive(10) == []
+    durable.crash()
+    assert bodies(durable, DEAD) == ["waits"]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_receives_add_up_along_dead_letter_queues(host: Host, *, fifo: bool) -> None:
+    host.create(DEEPER, fifo=fifo)
+    host.create(DEAD, dead_letter_queue=DEEPER, receives_max=1, fifo=fifo)
+    host.create(QUEUE, dead_letter_queue=DEAD, receives_max=2, fifo=fifo)
+    host.put(message("a", group="g", dedup_id="a") if fifo else message("a"))
+    first_ms = host.clock.now_ms()
+    for queue, received in ((QUEUE, ["a"]), (QUEUE, ["a"]), (QUEUE, []), (DEAD, ["a"]), (DEAD, [])):
+        assert bodies(host, queue) == received
+        host.advance(7)
+    got = host.receive_one(queue=DEEPER)
+    assert (got.receive_count, got.first_received_at_ms, got.source) == (4, first_ms, DEAD)
 
 
 def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:

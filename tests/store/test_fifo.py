@@ -295,6 +295,14 @@ def test_a_repeated_attempt_respects_its_lease_limit(fifo: Host, lease_s_max: in
     assert (again.receipt, again.visible_at_ms) == (first[0].receipt, began_ms + end_ms)
 
 
+def test_a_released_delayed_message_does_not_follow_the_delay_of_the_queue(host: Host) -> None:
+    """Its new deadline is the instant at which it was sent."""
+    host.create(fifo=True, delay_s=60)
+    (sent,) = host.put(message("a1", group="a", dedup_id="a", delay_s=30), options=SendOptions(receipts=True))
+    host.change(sent.receipt, 0)
+    assert bodies(receive(host)) == "a1"
+
+
 def test_an_attempt_can_be_repeated_at_the_in_flight_limit(fifo: Host) -> None:
     fifo.set_queue(in_flight_max=3)
     fifo.send_to_groups("a1", "a2", "b1", "c1", "d1")
@@ -305,6 +313,29 @@ def test_an_attempt_can_be_repeated_at_the_in_flight_limit(fifo: Host) -> None:
         assert receive(fifo, attempt="y") == []
     fifo.delete(first[0].receipt)
     assert bodies(receive(fifo, attempt="y")) == "c1"
+
+
+def test_an_attempt_is_not_repeated_once_a_message_has_changed_or_expired(fifo: Host) -> None:
+    """Then it is an ordinary receive, which counts, and which the next repetition returns."""
+    fifo.set_queue(retention_s=120)
+    fifo.send_to_groups("a1", "b1", "c1")
+    _, changed, _ = receive(fifo, 3, timeout_s=30, attempt="x")
+    fifo.change(changed.receipt, 60)
+    assert receive(fifo, 3, attempt="x") == []
+    fifo.advance(30_000)
+    first, last = again = receive(fifo, 3, timeout_s=60, attempt="x")
+    assert [(each.body, each.receive_count) for each in again] == [("a1", 2), ("c1", 2)]
+    fifo.delete(first.receipt)
+    assert receive(fifo, 3, attempt="x") == []
+    fifo.change(last.receipt, 0)
+    assert bodies(receive(fifo, 1, timeout_s=20, attempt="y")) == "c1"
+    fifo.advance(20_000)
+    (kept,) = receive(fifo, 1, timeout_s=600, attempt="y")
+    assert (kept.body, kept.receive_count) == ("c1", 4)
+    fifo.advance(69_999)
+    assert [each.receipt for each in receive(fifo, 1, timeout_s=600, attempt="y")] == [kept.receipt]
+    fifo.advance(1)
+    assert receive(fifo, 1, attempt="y") == []
 
 
 @pytest.mark.parametrize(("groups", "receives"), [(3, 1), pytest.param(2_500, 40, marks=pytest.mark.slow)])

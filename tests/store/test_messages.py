@@ -10,7 +10,7 @@ from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
 from veilmq.core.commands import SentMessage
-from veilmq.core.errors import MessageTooLong
+from veilmq.core.errors import MessageTooLong, ReceiptState
 from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import NewMessage
 
@@ -41,6 +41,49 @@ def test_a_message_of_one_mebibyte_is_accepted(host: Host) -> None:
     host.create()
     host.send("x" * 1_048_576)
     assert host.receive_one().body == "x" * 1_048_576
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_the_receipt_of_a_message_that_its_queue_delays_acts(host: Host, *, fifo: bool) -> None:
+    """The receipt contains the delay, so the message does not follow that of the queue."""
+    host.create(fifo=fifo, delay_s=60)
+    new = message("a", group="g", dedup_id="a") if fifo else message("a")
+    (sent,) = host.put(new, options=commands.SendOptions(receipts=True))
+    host.set_queue(delay_s=0)
+    assert host.counts() == (0, 0, 1)
+    assert host.change(sent.receipt, 0).state is ReceiptState.LIVE
+    assert host.bodies() == ["a"]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_message_expires_not_a_millisecond_early(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo, retention_s=60)
+    for body in "abc":
+        host.put(message(body, group=body, dedup_id=body) if fifo else message(body))
+        host.advance(1)
+    host.receive(1, timeout_s=0)
+    host.advance(59_997)
+    assert host.bodies(10, timeout_s=0) == ["b", "c"]
+    host.advance(1)
+    assert host.bodies(10, timeout_s=0) == ["c"]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_messages_that_a_shorter_retention_has_ended_stay_ended(host: Host, *, fifo: bool) -> None:
+    """There are more than several commands delete."""
+
+    def numbered(body: str, group: str, at: int = 0) -> NewMessage:
+        return message(body, group=group, dedup_id=f"{body}{group}{at}") if fifo else message(body)
+
+    host.create(fifo=fifo)
+    for group in "abcde":
+        host.put(*(numbered("ended", group, at) for at in range(900)))
+    host.advance(60_000)
+    host.set_queue(retention_s=60)
+    host.set_queue(retention_s=345_600)
+    host.put(numbered("lives", "e"))
+    given = [body for _ in range(8) for body in host.bodies(10, timeout_s=900)]
+    assert (given, sum(host.counts())) == (["lives"], 1)
 
 
 @pytest.mark.differs_on_postgres("concurrent commands have no order")

@@ -244,9 +244,17 @@ class FifoAndModel(model_frame.ModelFrame):
     def receive(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
         self.take(count, timeout_s, attempt)
 
-    @rule(time_ms=TIMES_MS, count=st.sampled_from((2, 10)), timeout_s=FIFO_TIMEOUTS_S, again_s=FIFO_TIMEOUTS_S)
-    def attempt_again(self, time_ms: int, count: int, timeout_s: int, again_s: int) -> None:
+    @rule(
+        time_ms=TIMES_MS,
+        count=st.sampled_from((2, 10)),
+        timeout_s=FIFO_TIMEOUTS_S,
+        again_s=FIFO_TIMEOUTS_S,
+        changed_s=st.none() | FIFO_TIMEOUTS_S,
+    )
+    def attempt_again(self, time_ms: int, count: int, timeout_s: int, again_s: int, changed_s: int | None) -> None:
         self.take(count, timeout_s, "r")
+        if changed_s is not None:
+            self.change_both(QUEUE, self.model, self.issued[-1:], changed_s, {}, renew=False, bounded=True)
         self.live.advance(time_ms)
         self.take(count, again_s, "r")
 
