@@ -68,6 +68,7 @@ def test_a_receive_of_a_batch_returns_messages_sent_before_it(fifo: Host) -> Non
     )
     assert [bodies(answer.messages) for answer in (first, second, third)] == ["a1", "b1", "c1"]
     assert bodies(fifo.receive(10, queue=DEAD)) == "b0"
+    assert (fifo.counts(), fifo.counts(DEAD)) == ((1, 3, 0), (0, 1, 0))
 
 
 def test_groups_whose_leases_end_together_are_ordered_by_first_message(fifo: Host) -> None:
@@ -282,6 +283,21 @@ def test_content_deduplication_uses_the_hash_of_the_body(fifo: Host) -> None:
     one, same, hashed, another = fifo.put(plain, plain, named, other)
     assert one == same == hashed != another
     assert bodies(receive(fifo)) == "a1 a1"
+
+
+@pytest.mark.parametrize("kinds", [("quick", "slow"), ("slow", "quick")])
+def test_a_group_is_blocked_until_the_last_of_its_leases_ends(host: Host, kinds: tuple[str, str]) -> None:
+    """Visibility rules give the messages of one receive different timeouts."""
+    classes = '[{"name": "a", "visibility_timeout_s": 1}, {"name": "b", "visibility_timeout_s": 30}]'
+    rules = f'{{"version": 1, "keys": {{"quick": 0, "slow": 1}}, "default": 0, "classes": {classes}}}'
+    host.create(fifo=True, visibility_rules=rules)
+    host.put(*(message(f"a{kind}", group="a", dedup_id=kind, kind=kind) for kind in (*kinds, "new")))
+    assert len(receive(host, 2)) == 2
+    host.advance(1_000)
+    assert receive(host) == []
+    assert host.counts() == (2, 1, 0)
+    host.advance(29_000)
+    assert bodies(receive(host)) == f"a{kinds[0]} a{kinds[1]} anew"
 
 
 @pytest.mark.parametrize(("lease_s_max", "end_ms"), [(60, 60_000), (None, 43_210_000)], ids=["a-minute", "no-end"])
