@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import need
 from tests.server.http_host import LARGE, PATIENCE_S, Client, HttpHost, dial, held_bytes, wait_until
 from tests.server.keys import REGION, client, signed_action, written
+from tests.server.test_signatures import headers_of
 from veilmq.server.admission import HttpLimits, LoopQueues
 from veilmq.server.process import loop_factory
 from veilmq.testing import RunningServer
@@ -125,6 +126,18 @@ def test_a_verified_body_leaves_the_unverified_half(server: RunningServer) -> No
         wait_until(lambda: held_bytes(server.admin_endpoint)["bodies"] > 300_000)
         assert held_bytes(server.admin_endpoint)["unverified_bodies"] == 0
     wait_until(lambda: set(held_bytes(server.admin_endpoint).values()) == {0})
+
+
+def test_a_body_of_smq_is_verified_before_it_arrives(server: RunningServer) -> None:
+    """Its signature covers only the head."""
+    target, body = "/queues/q/messages", b"<" + b"x" * 100_000
+    headers = headers_of(server, "POST", target, body, "AKIDOWNER") | {b"content-length": b"100001"}
+    with connected(server) as sender:
+        sender.send(
+            b"POST %b HTTP/1.1\r\n" % target.encode(), *(b"%b: %b\r\n" % each for each in headers.items()), b"\r\n"
+        )
+        wait_until(lambda: held_bytes(server.admin_endpoint)["bodies"] == len(body))
+        assert held_bytes(server.admin_endpoint)["unverified_bodies"] == 0
 
 
 def test_a_body_that_waits_too_long_gets_503_with_retry_after() -> None:
