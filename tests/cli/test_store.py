@@ -157,6 +157,29 @@ def test_copy_converts_between_folders_and_databases(
         assert [each.body for each in client.receive("orders", count=10)] == BODIES[1:]
 
 
+def test_copy_converts_databases_that_servers_have_used(
+    tmp_path: Path, databases: tuple[str, str], veilmq: Veilmq
+) -> None:
+    """Also one of a store that had a second database."""
+    first, second = databases
+    with RunningServer(store=first, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        client.send("orders", "a")
+    with RunningServer(store=second, clock=SystemClock()):
+        pass
+    execute(first, "INSERT INTO mq.database (place, removed) VALUES (1, true)")
+    execute(first, "INSERT INTO mq.arrival (qp, from_place, from_qp, number, token) VALUES (1, 1, 1, 1, '')")
+    execute(
+        first,
+        "INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings) "
+        "VALUES (1000, 1, 'orders', 1, 1, 'dead', '')",
+    )
+    veilmq("copy", "--from", first, "--to", second).prints("messages  1\n")
+    veilmq("copy", "--from", second, "--to", str(tmp_path / "copy")).prints("messages  1\n")
+    execute(first, "UPDATE mq.outbox SET seqs = '{1}'")
+    veilmq("copy", "--from", first, "--to", str(tmp_path / "waiting")).fails(1, "The store has 1 of outbox")
+
+
 def test_copy_refuses_a_folder_in_use(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
     with RunningServer(data=folder, clock=SystemClock()):
         result = veilmq("copy", "--from", str(folder), "--to", str(tmp_path / "copy"))

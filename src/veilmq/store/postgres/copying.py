@@ -114,9 +114,11 @@ class DatabaseSource(Source):
     COPIED = frozenset(
         {"accepted", "fifo_msg", "msg", "queue", "setting"}
         | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
+        | {"arrival", "database", "shard_of"}  # of databases that were removed
     )
     BLOCKING_ROWS: ClassVar[Mapping[str, str]] = {
         **Source.BLOCKING_ROWS,
+        "outbox": "seqs <> '{}' OR EXISTS (SELECT FROM msg WHERE msg.qp = outbox.qp)",
         "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM msg WHERE msg.qp = part.qp) "
         "OR EXISTS (SELECT FROM fifo_msg WHERE fifo_msg.qp = part.qp))",
     }
@@ -273,7 +275,7 @@ async def copy_tables(
             "and copy again."
         )
     tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
-    for name in ("setting", "event_state"):  # a new store has rows in them
+    for name in ("setting", "event_state", "clock"):  # an empty store has rows in them
         await target.connection.execute(f"DELETE FROM mq.{name}")
     total = await source.connection.fetchval(SQL["copied_count"])
     messages = 0
