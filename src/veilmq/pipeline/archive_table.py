@@ -177,17 +177,18 @@ class ArchiveTable:
 
         def create() -> None:
             if not DeltaTable.is_deltatable(self.location):
-                DeltaTable.create(
+                created = DeltaTable.create(
                     self.location, SCHEMA, mode="ignore", partition_by=list(PARTITION), name="veilmq archive"
                 )
-                self._sync_log(0, 0)
+                self._sync_log(created, 0)
+                self.place.sync("..")
             table = self._open()
             known = {field.name for field in table.schema().fields}
             missing = [field for field in DeltaSchema.from_arrow(SCHEMA).fields if field.name not in known]
             if missing:
-                before = table.version()
+                first = table.version() + 1
                 table.alter.add_columns(missing)
-                self._sync_log(before + 1, table.version())
+                self._sync_log(table, first)
 
         try:
             self._retried(create)
@@ -281,15 +282,17 @@ class ArchiveTable:
     def _append(self, table: DeltaTable, transaction: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
         """Commit durably, because the messages are deleted from the queue next."""
         properties = CommitProperties(app_transactions=[transaction])
-        before = table.version()
+        first = table.version() + 1
         table.create_write_transaction(
             list(actions), "append", SCHEMA, partition_by=list(PARTITION), commit_properties=properties
         )
-        self._sync_log(before + 1, table.version())
+        self._sync_log(table, first)
 
-    def _sync_log(self, first: int, last: int) -> None:
-        """Sync entries of the log to disk; deltalake does not."""
-        self.place.sync(*(f"_delta_log/{version:020}.json" for version in range(first, last + 1)), "_delta_log")
+    def _sync_log(self, table: DeltaTable, first: int) -> None:
+        """Sync the log from its entry ``first`` on to disk; deltalake does not, nor does it read its new entry."""
+        table.update_incremental()
+        entries = range(first, table.version() + 1)
+        self.place.sync(*(f"_delta_log/{version:020}.json" for version in entries), "_delta_log")
 
 
 def _cause(error: Exception) -> str:

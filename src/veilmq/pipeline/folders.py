@@ -83,7 +83,7 @@ class Place:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file atomically, replacing an existing one.
+        """Write a file atomically and durably, replacing an existing one.
 
         Concurrent writers may fail, but they never delete the file.
         """
@@ -91,8 +91,10 @@ class Place:
         written = f"{path}.new" if self.has_folders else path  # an object in a bucket appears only when complete
         with self.files.open_output_stream(written) as file:
             file.write(content)
+        self.sync(written)
         if written != path:
             self.files.move(written, path)
+            self.sync(str(Path(path).parent))
 
     def sync(self, *paths: str) -> None:
         """Sync local files and folders to disk; other file systems acknowledge only durable writes."""

@@ -363,6 +363,22 @@ def test_each_commit_of_a_compaction_starts_from_the_present_files(
     assert ids(table) == []
 
 
+def test_files_folders_and_entries_of_the_log_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the messages are deleted from the queue; the folder of the table may be new, too."""
+    synced: list[Path] = []
+    monkeypatch.setattr("veilmq.events.exporter.sync", lambda path: synced.append(path.resolve()))
+    table, log = ArchiveTable(tmp_path / "archive"), tmp_path / "archive" / "_delta_log"
+    table.create()
+    assert synced == [log / f"{0:020}.json", log, tmp_path]
+    synced.clear()
+    file = written(table, ["a"])
+    path = tmp_path / "archive" / file.path
+    assert synced == [path, *path.parents[:3]]
+    synced.clear()
+    table.commit(writer="w", batch=0, files=[file])
+    assert synced == [log / f"{1:020}.json", log]
+
+
 def test_an_error_names_the_location(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(PipelineFailed, match=r"file/archive cannot be used: .+"):

@@ -18,7 +18,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive_table import ArchiveTable
-from veilmq.pipeline.folders import located
+from veilmq.pipeline.folders import Place, located
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.testing import RunningServer
 
@@ -38,6 +38,18 @@ def test_a_relative_folder_is_relative_to_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert located(place) == expected.format(here=tmp_path)
+
+
+def test_a_file_is_synced_before_its_rename_and_its_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan of a replay must not be empty or missing after a power failure."""
+    synced: list[tuple[str, bool]] = []
+    file = tmp_path / "place" / "folder" / "file"
+    monkeypatch.setattr("veilmq.events.exporter.sync", lambda path: synced.append((path.name, file.exists())))
+    Place.at(tmp_path / "place").write("folder/file", b"content")
+    assert synced == [("file.new", False), ("folder", True)]
+    assert file.read_bytes() == b"content"
 
 
 def test_one_of_several_concurrent_writers_creates_the_object(s3: S3Server, bucket: str) -> None:
