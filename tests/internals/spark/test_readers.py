@@ -124,6 +124,23 @@ def test_unlogged_claim_is_used_again(server: RunningServer, client: HttpQueueCl
     assert left(client, QUEUE) == (0, 0)
 
 
+@pytest.mark.parametrize("count", [4, 7], ids=["all", "some"])
+def test_available_now_reads_an_unlogged_claim_and_the_messages_of_its_start(
+    server: RunningServer, client: HttpQueueClient, count: int
+) -> None:
+    sent, limit = send(client, QUEUE, count), ReadMaxRows(4)
+    first = reader(server, stream="s").latestOffset(START, limit)
+    after = reader(server, stream="s")
+    after.prepareForTriggerAvailableNow()
+    send(client, QUEUE, 5, begin=count)
+    assert after.latestOffset(START, limit) == first
+    read = bodies(after, START, first)
+    last = after.latestOffset(first, limit)
+    assert sorted(read + bodies(after, first, last)) == sorted(sent)
+    assert after.latestOffset(last, limit) == last
+    assert left(client, QUEUE) == (5, 0)
+
+
 def test_first_claim_is_found_by_the_name_of_the_stream(server: RunningServer, client: HttpQueueClient) -> None:
     """Spark has not logged it; the name is used for a new checkpoint, not for a source that the server has deleted."""
     sent = send(client, QUEUE, 3)
