@@ -124,3 +124,27 @@ def test_a_form_with_errors_escapes_its_values(visit: Visit) -> None:
     expect(page.get_by_label("Name", exact=True)).to_have_value(SCRIPT)
     expect(page.get_by_label("Key of tag 1")).to_have_value(IMAGE)
     assert_escaped(page)
+
+
+RIGHT_TO_LEFT: Final = "\u202e"
+_IN_ORDER = """element => {
+    const node = [...element.childNodes].at(-1), text = node.textContent;
+    const left = (index) => {
+        const range = document.createRange();
+        range.setStart(node, index);
+        range.setEnd(node, index + 1);
+        return range.getBoundingClientRect().left;
+    };
+    return left(text.length - 2) < left(text.length - 1);
+}"""
+
+
+def test_a_value_does_not_reverse_the_text_after_it(visit: Visit, server: RunningServer) -> None:
+    sqs = boto.client(server.endpoint)
+    url = sqs.create_queue(QueueName="reversed")["QueueUrl"]
+    value = {"DataType": "String", "StringValue": RIGHT_TO_LEFT + "x" * 600}
+    sqs.send_message(QueueUrl=url, MessageBody="m", MessageAttributes={"long": value})
+    assert visit(addresses("reversed")["queue-messages"]).locator(".attributes dd").evaluate(_IN_ORDER)
+    statement = {"Sid": RIGHT_TO_LEFT, "Effect": "Deny", "Principal": "*", "Action": "sqs:*", "Resource": "*"}
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps({"Statement": [statement]})})
+    assert visit("/console/accounts?search=reversed").locator("main li strong").evaluate(_IN_ORDER)

@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     @property
     def text(self) -> str:
         """The visible text, on one line."""
-        return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
+        return " ".join(unescape(re.sub(r"<[^>]*>", " ", re.sub("</?bdi>", "", self.html))).split())
 
 
 class Visitor:
