@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from termios import FIONREAD
 
 import pytest
+import urllib3
 
 from tests.cli.conftest import COMMAND, PIPES, Veilmq, environment
 from tests.client.scripted_server import ScriptedServer, reply
@@ -230,10 +232,23 @@ def test_errors_name_the_lines_that_were_not_sent(client: HttpQueueClient, veilm
     assert (printed["sent"], [each["line"] for each in printed["failed"]]) == (3, [2, 4, 5, 6])
 
 
-def test_batches_of_large_lines_fit_into_a_request(client: HttpQueueClient, veilmq: Veilmq, tmp_path: Path) -> None:
-    (tmp_path / "large.txt").write_text("\n".join(letter * 400_000 for letter in "abcde"))
-    assert veilmq("send", "orders", "--file", "large.txt").out == "Sent 5 messages.\n"
-    assert sorted(body[0] for body in bodies(client)) == list("abcde")
+def batches(server: RunningServer) -> float:
+    """Return the number of batches of sends so far."""
+    page = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
+    found = re.search(r'^veilmq_requests_total{action="SendMessageBatch",code="OK"} (.*)$', page, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_batches_of_large_lines_fill_a_request(
+    server: RunningServer, client: HttpQueueClient, veilmq: Veilmq, tmp_path: Path
+) -> None:
+    """Two of these lines, or one of the maximum size."""
+    lines = [*(letter * 400_000 for letter in "abcde"), "f" * 1_048_576]
+    (tmp_path / "large.txt").write_text("\n".join(lines))
+    before = batches(server)
+    assert veilmq("send", "orders", "--file", "large.txt").out == "Sent 6 messages.\n"
+    assert batches(server) - before == 4
+    assert sorted(body[0] for body in bodies(client)) == list("abcdef")
 
 
 def test_a_bulk_send_stops_at_an_error_of_the_whole_request(veilmq: Veilmq, tmp_path: Path) -> None:
