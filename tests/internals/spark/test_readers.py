@@ -176,6 +176,14 @@ def test_skipped_claims_are_logged_with_their_messages(
         assert "its 7 messages are back in the queue and are read by a later batch" in caplog.text
 
 
+def test_claim_that_the_server_never_bound_is_not_skipped(server: RunningServer, client: HttpQueueClient) -> None:
+    """Its data is older than the checkpoint."""
+    send(client, QUEUE, 1)
+    end = reader(server).latestOffset(START, ReadMaxRows(1))
+    with pytest.raises(SourceFailed, match="Use a new checkpoint"):
+        reader(server, onLostClaim="skip").partitions(end, {**end, "n": end["n"] + 1})
+
+
 def test_checkpoint_of_another_queue_is_refused(server: RunningServer, client: HttpQueueClient) -> None:
     """Also with `onLostClaim=skip`, and if both queues are given by URL."""
     client.create_queue("invoices")
