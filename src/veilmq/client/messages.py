@@ -19,6 +19,9 @@ DEAD_RECEIPT_CODES = frozenset(
 )
 """The codes of queue servers for a valid request with a superseded or invalid receipt."""
 
+THROTTLED_CODES = frozenset({"RequestThrottled", "ThrottlingException", "Throttling", "OverLimit"})
+"""The codes of queue servers for a request that may succeed later without a change, whatever its status."""
+
 
 class ClientError(Exception):
     """An error reply: its ``code``, for example ``QueueDoesNotExist``, ``message``, and HTTP ``status``.

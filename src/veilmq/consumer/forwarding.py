@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from veilmq.client.api import Forwards
-from veilmq.client.messages import ClientError, NewMessage, ReceivedMessage, Unreachable
+from veilmq.client.messages import THROTTLED_CODES, ClientError, NewMessage, ReceivedMessage, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.consumer.clock import Threads
@@ -43,7 +43,6 @@ _NO_FORWARD = frozenset({UNEXPECTED_REPLY, "UnknownRoute"})
 _PAUSE_S_MAX = 5.0
 _PAUSE_S_MIN = 0.1
 _SERVER_FAILED = 500
-_TRANSIENT = frozenset({"RequestThrottled", "ThrottlingException", "Throttling", "OverLimit"})
 
 log = logging.getLogger("veilmq.forwarding")
 
@@ -317,7 +316,7 @@ class Forwarder:
 
 def _is_transient(error: ClientError | Unreachable) -> bool:
     """Return whether a retry may succeed."""
-    return isinstance(error, Unreachable) or error.status >= _SERVER_FAILED or error.code in _TRANSIENT
+    return isinstance(error, Unreachable) or error.status >= _SERVER_FAILED or error.code in THROTTLED_CODES
 
 
 def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]:

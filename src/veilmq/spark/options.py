@@ -168,7 +168,7 @@ class _ConnectionOptions:
     patience_s: int = option(
         "patience",
         whole(PATIENCE_S),
-        "Seconds for which requests are retried, if the server does not answer, before the query fails.",
+        "Seconds for which requests are retried before the query fails, if the server does not answer or throttles.",
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from veilmq.client.messages import ClientError, Unreachable
+from veilmq.client.messages import THROTTLED_CODES, ClientError, Unreachable
 from veilmq.client.transport import HttpReply, SigningKey, Transport, client_error
 
 _log = logging.getLogger("veilmq.spark")
@@ -19,25 +19,28 @@ PAUSE_S_MAX = 2.0
 
 
 class PatientTransport(Transport):
-    """A transport that retries each request for at most ``patience_s`` while the server fails or does not answer."""
+    """A transport that retries each request for ``patience_s`` while the server fails, throttles or does not answer."""
 
     def __init__(self, endpoint: str, *, key: SigningKey | None, patience_s: float) -> None:
         super().__init__(endpoint, key=key)
         self._patience_s = patience_s
 
     def request(self, *args: Any, **named: Any) -> HttpReply:
-        """Return the first reply below 500, or the last reply; raises ``Unreachable`` after the last retry."""
+        """Return the first final reply, or the last one; raises ``Unreachable`` after the last retry."""
         until_s, pause_s = time.monotonic() + self._patience_s, 0.1
         while True:
             try:
                 reply = super().request(*args, **named)
-                if reply.status < 500 or time.monotonic() + pause_s > until_s:
+                if reply.status < 400 or time.monotonic() + pause_s > until_s:
                     return reply
-                failure: Exception = client_error(reply)
-            except Unreachable as error:
+                error = client_error(reply)
+                if reply.status < 500 and error.code not in THROTTLED_CODES:
+                    return reply
+                failure: Exception = error
+            except Unreachable as unreachable:
                 if time.monotonic() + pause_s > until_s:
                     raise
-                failure = error
+                failure = unreachable
             _log.warning("%s Retrying.", failure)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)

@@ -248,6 +248,13 @@ def test_each_restart_of_the_server_has_its_own_patience(
     assert "was sent before" not in caplog.text
 
 
+def test_a_throttled_request_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttled = reply(403, b'{"__type": "com.amazonaws.sqs#RequestThrottled", "message": "Later."}')
+    with ScriptedServer(throttled, throttled, published(more=False)) as server:
+        publish(server, monkeypatch)
+    assert len(server.requests) == 3
+
+
 def test_a_refusal_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = reply(409, b'{"code": "Conflict", "message": "No."}')
     with ScriptedServer(refusal) as server, pytest.raises(ClientError, match=r"No\."):
