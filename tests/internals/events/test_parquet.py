@@ -70,8 +70,9 @@ def test_receipts_are_counted_by_outcome(tmp_path: Path) -> None:
 
 
 def test_only_the_newest_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the last day, of two."""
     for hour in range(5):
-        write(tmp_path, 10 * hour + 1, closed(hour, Outcome.DELETED, 1 << hour, at_ms=(hour + 1) * HOUR_MS))
+        write(tmp_path, 10 * hour + 1, closed(hour, Outcome.DELETED, 1 << hour, at_ms=(hour + 1) * 7 * HOUR_MS))
     monkeypatch.setattr(parquet, "FILES_MAX", 2)
     found = read_processing_times(tmp_path, "a/q")
     assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1}, True)

@@ -88,6 +88,25 @@ def test_a_file_listed_before_its_entry_counts_once(log: ExportedLog, reader: Re
     assert (reader.new(), reader.new(), reader.last.ahead) == (1, 0, ())
 
 
+def test_a_range_exported_during_the_listing_counts_once(
+    log: ExportedLog, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The half-written file of a killed exporter is no file of the log."""
+    (known,) = log.export()
+    (Path(log.events) / known).with_name("_torn.parquet.0badcafe.tmp").touch()
+    list_names = EventLog._names
+
+    def list_and_export(self: EventLog) -> set[str]:
+        names = list_names(self)
+        log.export()
+        return names
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EventLog, "_names", list_and_export)
+        assert reader.new() == 2
+    assert reader.new() == 0
+
+
 def test_removed_files_and_entries_are_skipped(log: ExportedLog, reader: Reader) -> None:
     """The log may begin with a later event."""
     log.export()
