@@ -280,6 +280,14 @@ def test_smq_name_allows_the_queue_names_of_smq(server: RunningServer, client: H
     assert "receives per second  7 at most" in shown
     assert veilmq("queue", "create", "x" * 200, "--smq-name").code == 0
     assert json.loads(veilmq("queue", "show", "x" * 200, "--json").out)["queue"] == "x" * 200
+    for listed in (["listed", "--redrive-source", "x" * 200], ["all"]):  # the second removes the source
+        permission = ["--redrive-permission", *listed]
+        assert veilmq("queue", "set", "in-order", "--content-deduplication", *permission).code == 0
+        assert len(client.show("in-order").settings.redrive_sources) == len(listed) // 2
+    assert veilmq("queue", "create", "dead", "--fifo", "--smq-name").code == 0
+    for dead, receives in (("dead", 10), ("", 0)):
+        assert veilmq("queue", "set", "in-order", "--content-deduplication", "--dead-letter-queue", dead).code == 0
+        assert client.show("in-order").settings.receives_max == receives
 
 
 def test_queue_names_are_those_of_sqs_by_default(client: HttpQueueClient, veilmq: Veilmq) -> None:
