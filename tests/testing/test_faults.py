@@ -117,6 +117,7 @@ def test_a_late_answer_is_done_at_once(veilmq_server: RunningServer, queue: Runn
     assert not sending.done()
     veilmq_server.advance(1)
     assert sending.result(PATIENCE_S)["ResponseMetadata"]["HTTPStatusCode"] == 200
+    assert [each.fault.name for each in veilmq_server.faults.happened] == ["late_answer(seconds=40)"]
 
 
 def test_a_late_request_is_done_later(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
@@ -266,6 +267,15 @@ def test_failed_entries_are_not_sent(
     assert ids(answer["Failed"]) == ["abc"[each] for each in failed]
     assert {entry["Code"] for entry in answer["Failed"]} == {"InternalError"}
     assert ids(answer.get("Successful", [])) == queue.bodies == [*"b"][: 3 - len(failed)]
+
+
+def test_entries_of_the_server_and_of_the_fault_fail(
+    queue: RunningQueue, veilmq_boto3: Any, veilmq_server: Any
+) -> None:
+    veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0))
+    entries = [{"Id": "a", "MessageBody": "a"}, {"Id": "b", "MessageBody": "\0"}]
+    answer = veilmq_boto3.send_message_batch(QueueUrl=queue.url, Entries=entries)
+    assert sorted(ids(answer["Failed"])) == ["a", "b"]
 
 
 def test_an_invalid_batch_stays_refused(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:

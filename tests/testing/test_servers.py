@@ -255,6 +255,17 @@ SETTINGS = """
         url = veilmq_server.queue("jobs").url
         attributes = veilmq_boto3.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
         assert attributes["Attributes"]["QueueArn"].split(":")[3] == "eu-north-1"
+        assert veilmq_boto3.meta.region_name == "eu-north-1"
+
+    @pytest.mark.parametrize("veilmq_settings", [{"region": "eu-north-1"}], ids=["north"])
+    def test_a_signature_is_of_the_region(veilmq_settings, tmp_path, request):
+        path = tmp_path / "keys.toml"
+        keys = '[[accounts.keys]]\\nid = "testing"\\nsecret = "testing"'
+        path.write_text('[[accounts]]\\nid = "000000000000"\\nname = "shop"\\n' + keys)
+        path.chmod(0o600)
+        veilmq_settings["credentials"] = path
+        request.getfixturevalue("veilmq_environment")
+        assert "QueueUrls" not in request.getfixturevalue("veilmq_boto3").list_queues()
 """
 
 FAULTS = """
@@ -360,7 +371,7 @@ def test_suites_of_users_pass_without_warnings(pytester: pytest.Pytester) -> Non
         test_settings=SETTINGS,
         test_faults=FAULTS,
     )
-    pytester.runpytest("-Werror").assert_outcomes(passed=14)
+    pytester.runpytest("-Werror").assert_outcomes(passed=15)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the import takes 0.2 s, which test runs without a server sa
     from veilmq.testing import RunningQueue, RunningServer
 
 REGION = "us-east-1"
+"""The default of the setting ``region``."""
 KEY = "testing"
 """The key and the secret of clients; a server without a credentials file accepts any."""
 
@@ -62,16 +63,17 @@ def veilmq_queue(
 
 
 @pytest.fixture
-def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def veilmq_environment(veilmq_url: str, veilmq_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Point AWS SDKs, the AWS CLI and veilmq's commands to the test's server by environment variables.
 
     A program under test that creates its own clients needs no change. The endpoints of other AWS services are not
     changed, but the keys are invalid there.
     """
-    _redirect(veilmq_url, monkeypatch)
+    _redirect(veilmq_url, veilmq_settings, monkeypatch)
 
 
-def _redirect(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _redirect(url: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    region = settings.get("region", REGION)
     with suppress(ModuleNotFoundError):
         monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # it keeps its keys and its profile
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION"):
@@ -81,15 +83,15 @@ def _redirect(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(direct, urlsplit(url).hostname or "", prepend=",")
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", url)
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "false")  # true in a profile would lead to AWS
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    monkeypatch.setenv("AWS_REGION", REGION)  # the only name that the SDKs for Java and JavaScript know
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    monkeypatch.setenv("AWS_REGION", region)  # the only name that the SDKs for Java and JavaScript know
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
     monkeypatch.setenv("VEILMQ_ENDPOINT", url)
 
 
 @pytest.fixture
-def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
+def veilmq_boto3(veilmq_url: str, veilmq_settings: dict[str, Any]) -> Iterator[Any]:
     """Return a boto3 client for SQS on the test's server, without retries. The test suite must install boto3."""
     try:
         import boto3  # noqa: PLC0415
@@ -99,7 +101,7 @@ def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
         raise pytest.fail.Exception(missing, pytrace=False) from None
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        _redirect(veilmq_url, monkeypatch)
+        _redirect(veilmq_url, veilmq_settings, monkeypatch)
         config = Config(retries={"total_max_attempts": 1}, proxies={})
         client = boto3.client("sqs", endpoint_url=veilmq_url, config=config)
     yield client
