@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from urllib3 import HTTPConnectionPool, Timeout
+from urllib3.exceptions import HTTPError
 
 from tests.client.scripted_server import ScriptedReply, ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage, Unreachable
 from veilmq.client.messages import RECEIPT_SUPERSEDED, Hidden
-from veilmq.client.transport import ATTEMPTS_MAX, UNEXPECTED_REPLY
+from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, UNEXPECTED_REPLY
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings
@@ -310,7 +312,7 @@ def test_a_4xx_is_not_retried() -> None:
         pytest.param(reply(200, b'{"QueueUrl": 7}'), 200, id="wrong-type"),
         pytest.param(reply(404, b"not here"), 404, id="not-found"),
         pytest.param(reply(400, b"\xff\xfe"), 400, id="not-text"),
-        pytest.param(reply(301, b""), 301, id="redirect"),
+        pytest.param(b"HTTP/1.1 301 Moved\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n", 301, id="redirect"),
         pytest.param(reply(200, b'{"a":' * 9_999), 200, id="deep"),
         pytest.param(reply(400, b'{"a":' * 9_999), 400, id="deep-error"),
     ],
@@ -358,6 +360,20 @@ def test_a_server_that_never_replies_is_unreachable(monkeypatch: pytest.MonkeyPa
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="no answer in time"):
             client.list_queues()
+
+
+@pytest.mark.parametrize("wait_s", [20, None], ids=["given", "of the queue"])
+def test_the_timeout_of_a_poll_includes_its_wait(wait_s: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts = []
+
+    def urlopen(*_: object, timeout: Timeout, **__: object) -> None:
+        timeouts.append(timeout.read_timeout)
+        raise HTTPError
+
+    monkeypatch.setattr(HTTPConnectionPool, "urlopen", urlopen)
+    with HttpQueueClient("http://127.0.0.1:1") as client, pytest.raises(Unreachable):
+        client.receive("http://127.0.0.1:1/000000000000/orders", wait_s=wait_s)
+    assert timeouts == [20 + REPLY_S_MAX]
 
 
 def test_many_threads_share_a_client_without_warnings(caplog: pytest.LogCaptureFixture) -> None:
