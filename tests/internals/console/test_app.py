@@ -20,7 +20,7 @@ from veilmq.console.page_context import FIELDS_MAX, OPEN_FORM_BYTES_MAX, PageCon
 from veilmq.console.pages import PAGES
 from veilmq.console.security_headers import HEADERS
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REFILL_MS
-from veilmq.core.commands import Command, Delete, Done, Receive
+from veilmq.core.commands import ChangeVisibility, Command, Delete, Done, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.server.console import shown_settings
 from veilmq.server.settings import ServerSettings
@@ -479,6 +479,28 @@ def test_received_messages_are_shown_even_if_the_store_fails_then(served: Visito
     seen = served.post(f"/console/queues/{ACCOUNT}/orders/messages", do="receive", count="1")
     assert "a body to be read" in seen.text
     assert 'name="receipt.' in seen.html
+
+
+@pytest.mark.parametrize(
+    ("do", "done", "last"), [("delete", "deleted", Delete), ("release", "released", ChangeVisibility)]
+)
+def test_the_outcomes_before_a_failure_are_shown(
+    failing: RunningServer, served: Visitor, do: str, done: str, last: type[Command]
+) -> None:
+    name = f"many-{do}"
+    queue = failing.queue(name)
+    for number in range(12):
+        queue.send(f"m{number}")
+    for _ in range(2):
+        page = served.post(f"/console/queues/{ACCOUNT}/{name}/messages", do="receive", count="10")
+    Store.goes_with = last
+    page = served.get(f"/console/queues/{ACCOUNT}/{name}/messages?state=in-flight")
+    seen = act(served, page, do, leases=_CHOICE.findall(page.html), confirmed=True)
+    assert f"{done}-10.failed-2" in seen.path, seen.text
+    Store.is_gone, Store.goes_with = False, None
+    text = served.get(seen.path).text
+    assert f"{done.title()}: 10." in text
+    assert "Not changed, or the outcome is unknown: 2." in text
 
 
 def test_an_outcome_is_shown_when_the_store_is_available_again(served: Visitor) -> None:

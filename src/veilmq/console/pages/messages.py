@@ -7,7 +7,7 @@ that is one of ``OUTCOMES``.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -51,6 +51,7 @@ OUTCOMES: dict[str, str] = {
     "ended": "Not changed: the timeout has ended, or received again meanwhile",
     "gone": "Not changed: no longer in the queue",
     "invalid": "Not changed: the receipt is not of this queue",
+    "failed": "Not changed, or the outcome is unknown",
 }
 """The outcomes of a message, as texts followed by a count of messages."""
 
@@ -70,8 +71,7 @@ _PHRASES = (  # for codes of SQS with several meanings
 
 async def hide(page: PageContext, receipts: Sequence[str], timeout_s: int) -> list[str]:
     """Hide messages for ``timeout_s`` from now; 0 releases them. Return an outcome each; raises ``ApiError``."""
-    fields = {"VisibilityTimeout": timeout_s}
-    done = "extended" if timeout_s else "released"
+    fields, done = {"VisibilityTimeout": timeout_s}, "extended" if timeout_s else "released"
     return await _each(page, "ChangeMessageVisibilityBatch", receipts, fields, done=done)
 
 
@@ -85,12 +85,13 @@ async def move(page: PageContext, receipts: Sequence[str], target: str) -> list[
 
     Raises ``InvalidField`` if ``target`` is invalid, and ``ApiError``.
     """
-    outcomes: list[str] = []
-    for batch in _batches(receipts):
+
+    async def send(batch: Sequence[str]) -> list[str]:
         fields = {"entries": [{"receipt": receipt, "target": target} for receipt in batch]}
         reply = await page.api("POST", api_path("queues", page.queue, "forward"), fields=fields)
-        outcomes += [_moved(entry) for entry in reply["entries"]]
-    return outcomes
+        return [_moved(entry) for entry in reply["entries"]]
+
+    return await _in_batches(receipts, send)
 
 
 def outcome_counts(outcomes: Sequence[str]) -> str:
@@ -106,9 +107,17 @@ def outcome_sentences(text: str) -> Iterator[str]:
             yield f"{OUTCOMES[outcome]}: {count}."
 
 
-def _batches(receipts: Sequence[str]) -> Iterator[Sequence[str]]:
+async def _in_batches(receipts: Sequence[str], send: Callable[[Sequence[str]], Awaitable[list[str]]]) -> list[str]:
+    """Return the outcomes of all batches; raises the error of the first one, and counts messages after a later one."""
+    outcomes: list[str] = []
     for at in range(0, len(receipts), SQS_BATCH_ENTRIES_MAX):
-        yield receipts[at : at + SQS_BATCH_ENTRIES_MAX]
+        try:
+            outcomes += await send(receipts[at : at + SQS_BATCH_ENTRIES_MAX])
+        except (ApiError, InvalidField):
+            if not outcomes:
+                raise
+            return outcomes + ["failed"] * (len(receipts) - at)
+    return outcomes
 
 
 def _moved(entry: Mapping[str, Any]) -> str:
@@ -126,13 +135,14 @@ async def _each(
     page: PageContext, action: str, receipts: Sequence[str], fields: Mapping[str, Any], *, done: str
 ) -> list[str]:
     """Return the outcome of each message: batch actions return more detail than single ones."""
-    outcomes: list[str] = []
-    for batch in _batches(receipts):
+
+    async def send(batch: Sequence[str]) -> list[str]:
         entries = [{"Id": str(index), "ReceiptHandle": receipt, **fields} for index, receipt in enumerate(batch)]
         reply = await page.sqs(action, {"QueueUrl": page.queue_url, "Entries": entries})
-        outcomes += [entry.get("VeilmqReceipt", done) for entry in reply.get("Successful", ())]
-        outcomes += [_outcome(failed["Code"], failed["Message"], 503) for failed in reply.get("Failed", ())]
-    return outcomes
+        outcomes = [entry.get("VeilmqReceipt", done) for entry in reply.get("Successful", ())]
+        return outcomes + [_outcome(failed["Code"], failed["Message"], 503) for failed in reply.get("Failed", ())]
+
+    return await _in_batches(receipts, send)
 
 
 def _outcome(code: str, message: str, status: int) -> str:
