@@ -117,18 +117,14 @@ class ClaimedMessage(NamedTuple):
     receive_count: int
 
 
-async def _show(verb: str, page: PageContext) -> Response:
-    return await _confirm(verb, page, page.query)
-
-
 async def _change(verb: str, page: PageContext) -> Response:
     if not page.is_confirmed:
-        return await _confirm(verb, page, page.form, _NOT_CONFIRMED)
+        return await _confirm(verb, page, _NOT_CONFIRMED)
     fields: dict[str, Any] = {"source": page.form.get("source", "")}
     if verb != "close":
         fields["number"] = _number(page.form)
         if fields["number"] is None:
-            return await _confirm(verb, page, page.form, FormErrors(general=_NO_NUMBER))
+            return await _confirm(verb, page, FormErrors(general=_NO_NUMBER))
     if verb == "evict":
         fields["message"] = page.form.get("message", "")
     try:
@@ -136,7 +132,7 @@ async def _change(verb: str, page: PageContext) -> Response:
     except ApiError as error:
         if error.is_missing or error.is_denied:
             raise
-        return await _confirm(verb, page, page.form, FormErrors(general=error.message, status=error.status))
+        return await _confirm(verb, page, FormErrors(general=error.message, status=error.status))
     return page.redirect(claims_path(page.queue), done=_DONE[verb])
 
 
@@ -145,7 +141,8 @@ def _number(fields: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX else None
 
 
-async def _confirm(verb: str, page: PageContext, fields: Mapping[str, str], errors: FormErrors = NO_ERRORS) -> Response:
+async def _confirm(verb: str, page: PageContext, errors: FormErrors = NO_ERRORS) -> Response:
+    fields = page.form or page.query
     name, number = fields.get("source", ""), _number(fields)
     source = await source_of(page, name)
     messages: list[ClaimedMessage] = []
@@ -182,5 +179,5 @@ _PATH = "/console/claims/{account}/{name}"
 PAGES = (
     PageRoute("/console/claims", show),
     PageRoute(_PATH, show_queue),
-    *(PageRoute(f"{_PATH}/{verb}", partial(_show, verb), partial(_change, verb)) for verb in _DONE),
+    *(PageRoute(f"{_PATH}/{verb}", partial(_confirm, verb), partial(_change, verb)) for verb in _DONE),
 )

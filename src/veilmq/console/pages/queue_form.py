@@ -184,6 +184,7 @@ def _padded(rows: Rows) -> Rows:
 
 _NEW = QueueSettings()
 _NAME = re.compile(NAMES)
+_LABELS = {NAME: "Name", TAGS: "Tags", **{row.setting: row.label for row in ROWS.values()}}
 
 
 async def show_new(page: PageContext) -> Response:
@@ -283,7 +284,7 @@ def _new(page: PageContext, form: FilledForm, tags: list[tuple[str, str]], error
         tags=tags,
         tags_before=was({}),
         tags_hint=HINT,
-        labels=_labels(),
+        labels=_LABELS,
     )
 
 
@@ -302,7 +303,7 @@ def _present(
         tags=tags,
         tags_before=was(queue.settings.tags),
         tags_hint=HINT,
-        labels=_labels(),
+        labels=_LABELS,
     )
 
 
@@ -310,10 +311,6 @@ def _groups(settings: QueueSettings) -> list[SettingGroup]:
     shown = shown_rows(settings)
     groups = [group._replace(rows=tuple(row for row in group.rows if row in shown)) for group in GROUPS]
     return [group for group in groups if group.rows]
-
-
-def _labels() -> dict[str, str]:
-    return {NAME: "Name", TAGS: "Tags", **{row.setting: row.label for row in ROWS.values()}}
 
 
 PAGES = (
