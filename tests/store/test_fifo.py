@@ -319,6 +319,15 @@ def test_a_released_delayed_message_does_not_follow_the_delay_of_the_queue(host:
     assert bodies(receive(host)) == "a1"
 
 
+def test_an_attempt_can_be_repeated_for_five_minutes_from_its_first_receive(fifo: Host) -> None:
+    fifo.send_to_groups("a1")
+    (first,) = receive(fifo, timeout_s=900, attempt="x")
+    fifo.advance(299_999)
+    assert [each.receipt for each in receive(fifo, timeout_s=900, attempt="x")] == [first.receipt]
+    fifo.advance(1)
+    assert receive(fifo, attempt="x") == []
+
+
 def test_an_attempt_can_be_repeated_at_the_in_flight_limit(fifo: Host) -> None:
     fifo.set_queue(in_flight_max=3)
     fifo.send_to_groups("a1", "a2", "b1", "c1", "d1")
