@@ -12,7 +12,7 @@ WITH ended AS MATERIALIZED (
     SELECT past.row_id FROM mq.part, (SELECT mq.retention_now() - $2 AS until) clock, LATERAL (
         SELECT msg.ctid AS row_id FROM mq.msg
         WHERE msg.qp = $1 AND msg.seq < greatest((clock.until + 1) << 20, part.ended_before) AND msg.claim IS NULL
-            AND (msg.sent_at <= clock.until OR msg.sent_at <= part.ended_until AND msg.seq < part.ended_before)
+            AND msg.sent_at <= greatest(clock.until, part.ended_until) -- and no position precedes its sending
         ORDER BY msg.seq LIMIT $3
         FOR UPDATE
     ) AS past
