@@ -448,6 +448,8 @@ def test_claimed_messages_past_their_retention_stay_expired_when_it_is_raised(
     if sweeps:
         durable.sweep()
     durable.set_queue(retention_s=345_600)
+    if sweeps:
+        durable.sweep()
     durable.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
     durable.advance(1_000)
     assert durable.counts() == (0, 0, 0)
