@@ -42,6 +42,17 @@ def test_a_receive_skips_a_hundred_delayed_messages_of_a_group(fifo: Host) -> No
     assert receive(fifo) == []
 
 
+def test_a_lease_behind_more_than_a_hundred_delayed_messages_blocks_its_group(fifo: Host) -> None:
+    fifo.send_to_groups(*(f"a{at}" for at in range(105)), delay_s=900)
+    fifo.send_to_groups("a105", "a106")
+    first, second = receive(fifo, timeout_s=30)
+    fifo.send_to_groups("a107")
+    fifo.change(second.receipt, 20)
+    assert (first.body, receive(fifo), fifo.counts()) == ("a105", [], (1, 2, 105))
+    fifo.advance(30_000)
+    assert bodies(receive(fifo)) == "a105 a106 a107"
+
+
 @pytest.mark.parametrize(("in_flight_max", "given"), [(100, ["a1 a2", "b1 c1", ""]), (3, ["a1 a2", "b1", ""])])
 def test_concurrent_receives_share_no_group(fifo: Host, in_flight_max: int, given: list[str]) -> None:
     fifo.set_queue(in_flight_max=in_flight_max)
