@@ -133,6 +133,8 @@ REDRIVE = {
         "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].",
     f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}}':
         "Dead letter target does not exist.",
+    '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:999999999999:theirs","maxReceiveCount":4}':
+        "Dead-letter target owner should be same as the source.",
 }  # fmt: skip
 """RedrivePolicy → the reason of its error."""
 REDRIVE_ALLOW = {

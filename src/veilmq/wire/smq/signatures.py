@@ -101,10 +101,9 @@ def _other_targets(target: bytes) -> Iterator[bytes]:
     if _DELIMITERS.search(b"".join(parts)) or _DELIMITERS.search(b"".join(map(b"".join, decoded))):
         return
     plain = b"&".join(map(b"".join, decoded))
-    in_order = b"&".join(map(b"".join, sorted(decoded)))
     with_signs = b"&".join(name + b"=" + value for name, _, value in sorted(decoded))
     for decoded_path in (path, b"/".join(parts)):
-        for decoded_query in (plain, in_order, with_signs):
+        for decoded_query in (plain, with_signs):
             yield decoded_path + mark + decoded_query
 
 

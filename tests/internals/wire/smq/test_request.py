@@ -335,6 +335,7 @@ def as_builtins(element: Element) -> object:
 
 @given(st.lists(_XML_PIECES, max_size=12), st.booleans())
 @example([b"<B>text</B>", b" ", b"<B></B>", b"\n"], True)
+@example([b'<?xml version="1.0" encoding="GBK"?>', b"<A>", b"<B>text</B>", b"</A>"], False)
 @example([], True)
 def test_flat_xml_is_read_as_by_the_parser(pieces: list[bytes], whole: bool) -> None:
     body = b"".join([b"<A>", *pieces, b"</A>"] if whole else pieces)
@@ -364,6 +365,8 @@ def test_any_bytes_are_xml_or_malformed(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [
     b"", b"   ", b"no xml", b"<Queue>", b"<Queue></queue>", b"<Queue/><Queue/>", b"<Queue>\x01</Queue>",
+    b"<Queue><A>]]></A></Queue>", b"<Queue><A>\xff</A></Queue>",
+    '<?xml version="1.0" encoding="GBK"?><Queue><A>\u4e2d</A></Queue>'.encode(),
     b"<Queue>&#1;</Queue>", b"<Queue>\xff</Queue>", b"<Queue>&unknown;</Queue>", "<Queue>5</Queue>".encode("utf-16"),
     '<?xml version="1.0" encoding="utf-16"?><Queue/>'.encode("utf-16-le"),
     '<?xml version="1.0" encoding="GBK"?><Queue>\u4e2d</Queue>'.encode("gbk"),

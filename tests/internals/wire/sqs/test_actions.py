@@ -28,7 +28,7 @@ from tests.internals.wire.sqs.requests import (
 from tests.internals.wire.sqs.test_members import is_accepted
 from tests.tidy.tree import ROOT
 from veilmq.core import errors as failures
-from veilmq.core.commands import LeaseChange, Receive, Send
+from veilmq.core.commands import LeaseChange, QueuePage, Receive, Send
 from veilmq.core.errors import ReceiptState
 from veilmq.wire.exchange import Reply
 from veilmq.wire.smq import errors as smq
@@ -282,6 +282,18 @@ def test_server_errors_have_a_5xx_status_and_the_fault_receiver(
     if action.endswith("Batch"):
         (failed,) = parsed_reply(action, [error], **MEMBERS[action])["Failed"]
         assert (failed["Code"], failed["SenderFault"]) == (code.query, False)
+
+
+def test_an_empty_receive_is_no_error_if_its_queue_waits_or_if_it_names_attributes_of_queues() -> None:
+    assert parsed_reply("ReceiveMessage", received(over_limit=True, receive_wait_s=1)) == {}
+    assert parsed_reply("ReceiveMessage", received(), AttributeNames=["QueueArn"]) == {}
+
+
+@pytest.mark.parametrize("action", ["ListQueues", "ListDeadLetterSourceQueues"])
+def test_a_list_has_a_next_token_only_if_the_request_limits_its_results(action: str) -> None:
+    page = QueuePage(names=[QUEUE], more=True)
+    assert "NextToken" not in parsed_reply(action, page)
+    assert "NextToken" in parsed_reply(action, page, MaxResults=1)
 
 
 def test_every_error_of_core_has_a_row() -> None:

@@ -230,7 +230,17 @@ def test_invalid_entry_ids(identifier: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["/", "http://host", "http://host/", "http://host/orders", "http://host/a b/c", "http://[::1/a/b", "é", "a//b"],
+    [
+        "/",
+        "http://host",
+        "http://host/",
+        "http://host/orders",
+        "http://host/a b/c",
+        "http://[::1/a/b",
+        "é",
+        "a//b",
+        "/1@eu/a",
+    ],
 )
 def test_invalid_queue_urls(url: str) -> None:
     with raises(errors.INVALID_ADDRESS, "is not valid for this endpoint"):
@@ -257,6 +267,13 @@ def test_invalid_names_of_new_queues(name: str) -> None:
     error = error_of("CreateQueue", QueueName=name)
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert "1 to 80 in length" in error.message
+
+
+@pytest.mark.parametrize("name", ["a", ".fifo", "a.b.fifo", "x" * 76 + ".fifo"])
+def test_invalid_names_of_new_fifo_queues(name: str) -> None:
+    error = error_of("CreateQueue", QueueName=name, Attributes={"FifoQueue": "true"})
+    assert error.code is errors.INVALID_PARAMETER_VALUE
+    assert "must end with .fifo suffix" in error.message
 
 
 @pytest.mark.parametrize("arn", [
