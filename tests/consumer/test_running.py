@@ -16,7 +16,7 @@ from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, 
 from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
-from veilmq.consumer import Batch, Consumer, Context, Reject, Running
+from veilmq.consumer import Backoff, Batch, Consumer, Context, Ending, Reject, Running
 from veilmq.core.limits import MESSAGE_BYTES
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
@@ -181,6 +181,76 @@ async def test_a_thread_that_does_not_stop_is_abandoned_with_exit_code_3(bench: 
     go_on.set()
     assert running.exit_code == 3
     assert received(bench.client, "orders") == [("x", 2)]
+
+
+async def test_the_result_of_an_abandoned_handler_is_ignored(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends while the stop still waits for a poll, and another consumer may have the message."""
+    go_on, replied = threading.Event(), threading.Event()
+    receive = HttpQueueClient.receive
+
+    def receive_or_wait(self: HttpQueueClient, queue: str, **options: Any) -> list[ReceivedMessage]:
+        messages = receive(self, queue, **options | {"wait_s": 0})
+        if not messages:
+            replied.wait(PATIENCE_S)
+        return messages
+
+    def work(body: str) -> None:
+        go_on.wait(PATIENCE_S)
+
+    class Recorded(Backoff):
+        def decide(self, ending: Ending, attempt: int) -> Ending:
+            decided.append(ending)
+            return super().decide(ending, attempt)
+
+    decided: list[Ending] = []
+    monkeypatch.setattr("veilmq.consumer.runner.CANCEL_S", 0.01)
+    app = bench.consumer("orders", grace="10ms")
+    app.declare(work, wait="20s", concurrency=2, retry=Recorded())
+    bench.client.send("orders", "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(HttpQueueClient, "receive", receive_or_wait)
+        async with app.running() as running:
+            (runner,) = running.runners
+            await until(lambda: runner.working and runner.polling)
+            stopping = asyncio.create_task(running.stop())
+            await until(lambda: runner.abandoned)
+            go_on.set()
+            await until(lambda: not runner.working)
+            replied.set()
+            await stopping
+    assert (decided, received(bench.client, "orders")) == ([], [("x", 2)])
+
+
+async def test_a_stop_without_grace_releases_the_messages_of_the_last_poll(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply arrives only after the stop has begun to end the polls."""
+    app = bench.consumer("orders")
+    app.declare(acting.act, wait=WAIT)
+    bench.client.send("orders", "x")
+    replied, hung_up = threading.Event(), list[int]()
+    receive = HttpQueueClient.receive
+
+    def receive_late(self: HttpQueueClient, queue: str, **options: Any) -> list[ReceivedMessage]:
+        messages = receive(self, queue, **options)
+        replied.wait(PATIENCE_S)
+        return messages
+
+    def hang_up(self: HttpQueueClient) -> None:
+        hung_up.append(1)
+        if len(hung_up) > 1:
+            replied.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HttpQueueClient, "receive", receive_late)
+        patch.setattr(HttpQueueClient, "hang_up", hang_up)
+        async with app.running() as running:
+            await until(lambda: bench.counts("orders") == (0, 1))
+            for _ in range(2):
+                running.request_stop()
+            await running.stop()
+    replied.set()
+    assert (event(running, "released"), received(bench.client, "orders")) == (1, [("x", 2)])
 
 
 async def test_drained_returns_when_all_messages_are_handled(bench: Workbench) -> None:

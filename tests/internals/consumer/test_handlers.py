@@ -5,9 +5,11 @@ import inspect
 import math
 import pickle
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, NewType
 
 import msgspec
@@ -17,7 +19,7 @@ import pytest
 
 from tests.consumer.simulation import message
 from veilmq.client import ClientError, ReceivedMessage, Unreachable
-from veilmq.consumer import Backoff, Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
+from veilmq.consumer import Backoff, Cancelled, Context, Drop, LeaseLost, LeaseState, Reject, RetryLater
 from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, Ending, EndingKind, Failed, Undecodable, ending_of
 from veilmq.consumer.handlers import body_of, decoder, make_handler
 from veilmq.core.limits import LEASE_S_MAX
@@ -194,6 +196,50 @@ def test_the_cause_determines_the_ending_of_a_cancelled_handler(cause: Cause, ki
     assert ending_of(asyncio.CancelledError(), cause).kind is kind
     assert ending_of(None, cause).kind is EndingKind.DONE
     assert ending_of(Drop(), cause).kind is EndingKind.DROPPED
+
+
+@pytest.mark.parametrize(
+    ("cause", "state", "error"),
+    [
+        (None, LeaseState.SUSPECT, None),
+        (None, LeaseState.LOST, LeaseLost),
+        (None, LeaseState.ENDED, LeaseLost),
+        (Cause.LOST, LeaseState.HELD, LeaseLost),
+        (Cause.ENDED, LeaseState.HELD, LeaseLost),
+        (Cause.SHUTDOWN, LeaseState.LOST, Cancelled),
+        (Cause.TIMEOUT, LeaseState.HELD, Cancelled),
+    ],
+)
+def test_a_check_raises_by_the_cause_or_else_by_the_lease(
+    cause: Cause | None, state: LeaseState, error: type[Exception] | None
+) -> None:
+    lease: Any = SimpleNamespace(state=state)
+    context = Context(message(), lease)
+    if cause is not None:
+        context.stop(cause)
+    with nullcontext() if error is None else pytest.raises(error):
+        context.check()
+
+
+async def test_a_fence_checks_the_cause_and_then_renews_the_lease() -> None:
+    calls: list[str] = []
+
+    async def confirmed() -> None:
+        calls.append("async")
+
+    lease: Any = SimpleNamespace(state=LeaseState.HELD, confirm=lambda: calls.append("sync"), confirmed=confirmed)
+    context = Context(message(), lease)
+    with context.fence():
+        calls.append("in")
+    async with context.fence():
+        calls.append("in")
+    context.stop(Cause.TIMEOUT)
+    with pytest.raises(Cancelled), context.fence():
+        calls.append("cancelled")
+    with pytest.raises(Cancelled):
+        async with context.fence():
+            calls.append("cancelled")
+    assert calls == ["sync", "in", "async", "in"]
 
 
 def test_only_the_end_of_a_long_trace_is_kept() -> None:

@@ -18,12 +18,13 @@ import pytest
 
 from tests.consumer import acting
 from tests.consumer.simulation import message
-from tests.consumer.workbench import WAIT, Workbench, event, until
+from tests.consumer.workbench import WAIT, Job, Workbench, event, until
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Drop, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Ending, EndingKind
 from veilmq.consumer.handlers import make_handler
+from veilmq.consumer.intake import Prefetch
 from veilmq.consumer.pools import CALL, STOP, Child, Pool, Worker
 from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
@@ -57,6 +58,27 @@ async def test_a_lost_lease_cancels_the_handler_and_leaves_the_message_alone(ben
         assert event(running, "left") == 1
     assert running.exit_code == 0
     assert [ending.kind for ending in endings] == [EndingKind.LEFT]
+
+
+async def test_messages_behind_a_lost_one_that_waits_are_released(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another consumer deletes the first message of a group while the only slot is busy."""
+    monkeypatch.setattr(Prefetch, "target", lambda *_, **__: 10)
+    app, job, receipts = bench.consumer("groups.fifo", fifo=True), Job(), dict[str, str]()
+    app.on("receive", lambda ctx: receipts.setdefault(ctx.message.body, ctx.message.receipt))
+    app.declare(job.work, wait=WAIT, lease=BRISK, concurrency=1)
+    for body in ("a", "b1", "b2"):
+        bench.client.send("groups.fifo", body, group=body[0], dedup_id=body)
+    async with bench.working(app) as running:
+        await until(lambda: job.bodies == ["a"] and running.runners[0].waiting == 2)
+        bench.client.delete("groups.fifo", receipts["b1"])
+        await until(lambda: event(running, "released"))
+        job.go_on.set()
+        await until(lambda: job.bodies == ["a", "b2"])
+        await bench.settled(running)
+        assert running.table.open_leases() == []
+    assert bench.counts("groups.fifo") == (0, 0)
 
 
 async def test_kill_on_lost_kills_the_process_of_a_lost_message(bench: Workbench) -> None:
