@@ -245,10 +245,14 @@ class ArchiveTable:
     def vacuum(self, *, keep_h: int) -> int:
         """Delete files that left the table more than ``keep_h`` hours ago; return their number.
 
-        Readers and writers that started earlier, and reads of earlier versions, can then fail.
+        Readers and writers that started earlier, and reads of earlier versions, can then fail. Foreign files are kept.
         """
-        table = self._open()
-        return len(table.vacuum(retention_hours=keep_h, dry_run=False, enforce_retention_duration=False, full=True))
+        names = self._open().vacuum(retention_hours=keep_h, enforce_retention_duration=False, full=True)
+        left = [name for name in names if name.startswith(f"{PARTITION[0]}=")]
+        for name in left:
+            with suppress(FileNotFoundError):  # another job has deleted it
+                self.place.files.delete_file(name)
+        return len(left)
 
     def expire(self, *, writer: str, before: date) -> int:
         """Remove files of days before ``before`` from the table; return their number. ``vacuum`` deletes them later.
@@ -291,8 +295,7 @@ class ArchiveTable:
     def _sync_log(self, table: DeltaTable, first: int) -> None:
         """Sync the log from its entry ``first`` on to disk; deltalake does not, nor does it read its new entry."""
         table.update_incremental()
-        entries = range(first, table.version() + 1)
-        self.place.sync(*(f"_delta_log/{version:020}.json" for version in entries), "_delta_log")
+        self.place.sync(*(f"_delta_log/{each:020}.json" for each in range(first, table.version() + 1)), "_delta_log")
 
 
 def _cause(error: Exception) -> str:

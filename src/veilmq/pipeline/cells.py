@@ -308,10 +308,9 @@ def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None
 
 
 def counts_of(cells: Any) -> ReceiptCounts:
-    """Return the sum of ``cells``, a pandas frame."""
+    """Return the sum of ``cells``, a pandas frame; outcomes of a later version do not count."""
     array = np.zeros(len(cells), CELL)
-    pairs = zip(cells["outcome"], cells["axis"], strict=True)
-    array["kind"] = [_KINDS.get(pair, -1) for pair in pairs]  # -1: an outcome of a later version
+    array["kind"] = [_KINDS.get(pair, -1) for pair in zip(cells["outcome"], cells["axis"], strict=True)]
     for name in ("arm", "bucket"):
         array[name] = cells[name].fillna(EXTENDED)
     array["n"] = cells["n"]

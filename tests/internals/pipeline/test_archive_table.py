@@ -207,15 +207,17 @@ def test_a_killed_compaction_changes_no_rows(table: ArchiveTable) -> None:
     assert len(table.snapshot().files) == 1
 
 
-def test_vacuum_deletes_replaced_and_uncommitted_files_and_keeps_checkpoints(table: ArchiveTable) -> None:
+def test_vacuum_deletes_replaced_and_uncommitted_files_and_keeps_all_others(table: ArchiveTable) -> None:
     added = fill(table, 3)
     written(table, ["m0"])
     checkpoint = table.place / "_checkpoints" / "orders" / "offsets"
     checkpoint.write("0", b"kept")
+    (table.place / "reports").write("queue.txt", b"not the archive's")
     compact(table)
     assert table.vacuum(keep_h=1) == 0
     assert table.vacuum(keep_h=0) == 4
     assert checkpoint.read("0") == b"kept"
+    assert table.place.read("reports/queue.txt") is not None
     assert ids(table) == added
     assert len(data_files(table)) == 1
 
