@@ -376,6 +376,12 @@ def test_a_fifo_dead_letter_gets_a_new_send_time_and_sequence_number(ordered: Ho
     assert second.sequence > first.sequence
 
 
+def test_a_fifo_receive_returns_the_message_behind_a_dead_letter(ordered: Host) -> None:
+    ordered.send_to_groups("a1", "a2")
+    assert ordered.bodies(1, timeout_s=0) == ["a1"]
+    assert ordered.bodies(1, timeout_s=0) == ["a2"]
+
+
 def test_a_fifo_dead_letter_is_never_a_duplicate(ordered: Host) -> None:
     ordered.send_to_groups("a1", queue=DEAD)
     dead_letter_in_order(ordered, "a1")

@@ -296,6 +296,16 @@ def test_content_deduplication_uses_the_hash_of_the_body(fifo: Host) -> None:
     assert bodies(receive(fifo)) == "a1 a1"
 
 
+def test_a_deduplication_id_counts_for_five_minutes(fifo: Host) -> None:
+    new = message("a1", group="a", dedup_id="x")
+    (first,) = fifo.put(new)
+    fifo.advance(299_999)
+    assert fifo.put(new) == [first]
+    fifo.advance(1)
+    assert fifo.put(new) != [first]
+    assert bodies(receive(fifo)) == "a1 a1"
+
+
 @pytest.mark.parametrize("kinds", [("quick", "slow"), ("slow", "quick")])
 def test_a_group_is_blocked_until_the_last_of_its_leases_ends(host: Host, kinds: tuple[str, str]) -> None:
     """Visibility rules give the messages of one receive different timeouts."""

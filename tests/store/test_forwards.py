@@ -217,6 +217,18 @@ def test_only_a_live_receipt_can_forward(queues: Host) -> None:
     assert queues.counts() == (2, 0, 0)
 
 
+@pytest.mark.parametrize(("intake", "target"), [(QUEUE, FAST), (FIFO, FIFO_FAST)], ids=["standard", "fifo"])
+def test_a_message_that_a_shorter_retention_has_ended_is_not_forwarded(queues: Host, intake: str, target: str) -> None:
+    queues.put(message("a", group="g", dedup_id="a" if intake == FIFO else None), queue=intake)
+    got = queues.receive_one(queue=intake, timeout_s=600)
+    queues.advance(60_000)
+    queues.set_queue(intake, retention_s=60)
+    queues.set_queue(intake, retention_s=345_600)
+    (ended,) = forward(queues, (got.receipt, target), intake=intake)
+    assert (type(ended), ended.state) == (errors.ReceiptEnded, ReceiptState.GONE)
+    assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 0), (0, 0, 0))
+
+
 def test_a_receipt_of_another_queue_cannot_forward(queues: Host) -> None:
     queues.send("a", queue=SLOW)
     assert reply_types(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [errors.ReceiptInvalid]

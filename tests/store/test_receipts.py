@@ -45,6 +45,16 @@ def test_each_visibility_change_of_a_batch_has_its_own_result(one: Host) -> None
     assert one.due_ms() == one.clock.now_ms() + 9_000
 
 
+def test_a_receipt_may_act_only_while_it_is_live(one: Host) -> None:
+    receipt = one.receive_one(timeout_s=1).receipt
+    one.advance(1_000)
+    assert one.delete(receipt, only_live=True) == [ReceiptState.EXPIRED]
+    assert one.change(receipt, 30, only_live=True).state is ReceiptState.EXPIRED
+    assert one.counts() == (1, 0, 0)
+    assert one.delete(receipt) == [ReceiptState.EXPIRED]
+    assert one.counts() == (0, 0, 0)
+
+
 class Watcher:
     """Record wake-ups of a queue; with ``receives``, submit a receive at each."""
 
