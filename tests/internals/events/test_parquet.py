@@ -76,6 +76,9 @@ def test_only_the_newest_files_are_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(parquet, "FILES_MAX", 2)
     found = read_processing_times(tmp_path, "a/q")
     assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1}, True)
+    assert found.since_ms == 4 * 7 * HOUR_MS
+    monkeypatch.setattr(parquet, "BYTES_MAX", 1)
+    assert read_processing_times(tmp_path, "a/q").deleted == {bin_of(16): 1}
 
 
 def test_missing_and_foreign_files_have_no_receipts(tmp_path: Path) -> None:

@@ -159,6 +159,14 @@ def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_
     assert [msgspec.json.decode(line, type=Change) for line in record.read_bytes().splitlines()] == [change]
 
 
+def test_a_timeout_falls_by_at_most_a_factor_of_three(client: HttpQueueClient, tmp_path: Path) -> None:
+    client.set(QUEUE, {"visibility_timeout_s": 3_000})
+    found = recommended(client, lognormal(8.0, 5_000, timeout_s=3_000.0, crash_rate=0.003))
+    apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS)
+    assert found.recommended_s is not None
+    assert found.recommended_s < timeout_s(client) == 1_000
+
+
 def test_apply_is_idempotent_once_the_recommendation_is_reached(client: HttpQueueClient, tmp_path: Path) -> None:
     """This takes two steps."""
     for _ in range(2):
