@@ -9,7 +9,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState, ShuttingDown
+from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, ReceiptState, ShuttingDown
 
 OTHER = "000000000000/other"
 
@@ -153,6 +153,22 @@ def test_a_failing_watch_fails_only_its_send(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
     host.send("b")
     assert host.receive_one().body == "b"
+
+
+@pytest.mark.differs_on_postgres("watches are called after the commit, so their failure cannot undo it")
+def test_a_fifo_message_of_a_failed_batch_is_no_duplicate_of_itself(host: Host) -> None:
+    """The commands run again, each alone, and the deduplication log has nothing of their first run."""
+    host.create()
+    host.create(OTHER, fifo=True)
+
+    def fail(due_ms: int) -> None:
+        raise RuntimeError(due_ms)
+
+    host.engine.watch(QUEUE, fail)
+    fine = commands.Send(queue=OTHER, messages=(message("a", group="g", dedup_id="a"),))
+    results = host.do_together(fine, commands.Send(queue=QUEUE, messages=(message("b"),)))
+    assert [isinstance(each, InternalError) for each in results] == [False, True]
+    assert host.bodies(queue=OTHER) == ["a"]
 
 
 def test_a_send_wakes_at_the_end_of_its_delay_and_a_refused_one_does_not(host: Host) -> None:
