@@ -91,7 +91,9 @@ def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: s
 
 
 @pytest.mark.parametrize("name", ["host", "admin_host"])
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.org", "fe80::1%br-0.7"])
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0", "::", "192.0.2.1", "example.org", "localhost.example.org", "fe80::1%br-0.7"]
+)
 def test_listening_for_other_machines_needs_insecure(name: str, address: str) -> None:
     """So that queues are not opened to the network by accident."""
     text = refusal(flags={name: address})
@@ -163,6 +165,7 @@ def test_an_unreadable_file_is_refused(content: bytes | None, words: str, tmp_pa
     with pytest.raises(SettingError, match=words) as caught:
         resolve(flags={}, environment={}, file=path)
     assert str(path) in str(caught.value)
+    assert refusal(environment={"VEILMQ_CONFIG": str(path)}) == str(caught.value)
 
 
 def test_settings_built_by_a_program_are_checked_too() -> None:
@@ -170,6 +173,8 @@ def test_settings_built_by_a_program_are_checked_too() -> None:
         ServerSettings(port=70_000)
     with pytest.raises(SettingError, match=r"^admin_port = '9324': must differ from port$"):
         ServerSettings(admin_port=9324)
+    assert ServerSettings(admin_host="::1", admin_port=9324).port == 9324
+    assert ServerSettings(port=0, admin_port=0, metrics_port=0).admin_port == 0
     assert ServerSettings(data=None).data is None
 
 
