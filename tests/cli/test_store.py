@@ -279,6 +279,8 @@ def test_copy_refuses_one_of_several_databases_of_a_store(
         ("nowhere", "postgresql://127.0.0.1:1/x", "name a data folder"),
         ("store", "postgresql://127.0.0.1:1/x", "cannot be used"),
         ("store", "http://127.0.0.1:1/x", "is not the URL of one database"),
+        ("postgresql://h/a,postgresql://h/b", "copy", "are 2 databases, and each is copied separately"),
+        ("store", "postgresql://h/a,postgresql://h/b", "are 2 databases, and a store is copied to one"),
     ],
 )
 def test_an_invalid_copy_is_a_one_line_error(
