@@ -408,6 +408,12 @@ def test_a_suite_without_the_fixtures_imports_nothing(pytester: pytest.Pytester)
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
+def test_the_plugin_has_the_name_of_its_module() -> None:
+    """Else pytest refuses ``pytest_plugins = ["pytest_veilmq"]`` beside the entry point."""
+    project = (Path(__file__).parents[2] / "packages/pytest-veilmq/pyproject.toml").read_text(encoding="utf-8")
+    assert '\n[project.entry-points.pytest11]\npytest_veilmq = "pytest_veilmq"\n' in project
+
+
 @pytest.mark.slow
 def test_the_plain_install_does_not_need_pytest() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""veilmq's fixtures for pytest, found by the entry point ``veilmq``; see ``docs/testing.md``.
+"""veilmq's fixtures for pytest, found by the entry point ``pytest_veilmq``; see ``docs/testing.md``.
 
 veilmq is imported only when a test requests a fixture.
 """
