@@ -19,7 +19,7 @@ from veilmq.core import errors as core
 from veilmq.core.commands import Command
 from veilmq.core.errors import BodyUnreadable, InternalError, VeilmqError
 from veilmq.core.limits import SMQ_XML_DEPTH_MAX, SMQ_XML_ELEMENTS_MAX, SMQ_XML_TAG_CHARACTERS_MAX, Range
-from veilmq.core.messages import NewMessage
+from veilmq.core.messages import Attribute, NewMessage
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.smq.errors import (
@@ -37,11 +37,13 @@ from veilmq.wire.smq.errors import (
     from_core,
     invalid_argument,
 )
-from veilmq.wire.smq.messages import decoded
+from veilmq.wire.smq.messages import decoded, properties_xml
 from veilmq.wire.smq.request import (
     Element,
     SmqRequest,
+    flag,
     is_smq,
+    optional_body_of,
     parse_xml,
     read_flat_xml,
     read_request,
@@ -471,3 +473,25 @@ def test_invalid_numbers_are_refused(text: str) -> None:
 def test_undecodable_bodies_are_refused(wire: str) -> None:
     with pytest.raises(BodyUnreadable):
         decoded(NewMessage(body=wire, size_bytes=len(wire)))
+
+
+def test_a_decoded_body_counts_by_its_own_size() -> None:
+    message = decoded(NewMessage(body="aGVsbG8=", size_bytes=18))
+    assert (message.body, message.size_bytes) == ("hello", 15)
+
+
+def test_system_properties_of_other_protocols_are_not_shown() -> None:
+    """One SDK fails on a name that it does not know."""
+    shown = {"baggage": Attribute("String", "x")}
+    assert properties_xml(shown | {"AWSTraceHeader": Attribute("String", "x")}, "System") == properties_xml(
+        shown, "System"
+    )
+
+
+@pytest.mark.parametrize("text", ["true", " True\n"])
+def test_a_flag_may_have_white_space(text: str) -> None:
+    assert flag("F", text) is True
+
+
+def test_a_body_of_white_space_is_none() -> None:
+    assert optional_body_of(request("PUT", "/queues/a", " \n"), "Queue").children == []
