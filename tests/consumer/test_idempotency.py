@@ -266,22 +266,23 @@ async def test_messages_with_one_key_share_a_record(bench: Workbench, store: Obs
 
 
 async def test_two_workers_do_each_work_once(bench: Workbench, tmp_path: Path) -> None:
+    """One names the queue, the other has its URL."""
     done: list[str] = []
 
     async def work(body: str) -> None:
         await asyncio.sleep(0)
         done.append(body)
 
-    def worker(store: InFile) -> Consumer:
-        app = Consumer("raced", endpoint=bench.server.endpoint, grace="10s")
+    def worker(store: InFile, queue: str) -> Consumer:
+        app = Consumer(queue, endpoint=bench.server.endpoint, grace="10s")
         app.declare(work, wait=WAIT, lease=30, idempotency=ByKey(store, lambda message: message.body))
         return app
 
-    bench.client.create_queue("raced")
+    url = bench.client.create_queue("raced")
     for _ in range(4):
         bench.client.send_batch("raced", [NewMessage(body=f"{number}") for number in range(5)])
     stores = [InFile(tmp_path / "records.db") for _ in range(2)]
-    async with bench.working(worker(stores[0])), bench.working(worker(stores[1])):
+    async with bench.working(worker(stores[0], "raced")), bench.working(worker(stores[1], url)):
         while sum(bench.counts("raced")):
             bench.server.advance(WAIT_MS)
             await asyncio.sleep(0)

@@ -25,6 +25,7 @@ from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Ending, EndingKind
 from veilmq.consumer.handlers import make_handler
 from veilmq.consumer.intake import Prefetch
+from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.pools import CALL, STOP, Child, Pool, Worker
 from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
@@ -79,6 +80,16 @@ async def test_messages_behind_a_lost_one_that_waits_are_released(
         await bench.settled(running)
         assert running.table.open_leases() == []
     assert bench.counts("groups.fifo") == (0, 0)
+
+
+async def test_a_message_whose_lease_may_be_lost_is_not_handled(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lease, "state", LeaseState.SUSPECT)
+    async with bench.handling(acting.act_async, "done", retry=Backoff("1h", jitter="none")) as running:
+        await bench.settled(running)
+        assert [event(running, name) for name in ("received", "started", "left")] == [1, 0, 1]
+    assert bench.counts("orders") == (0, 1)
 
 
 async def test_kill_on_lost_kills_the_process_of_a_lost_message(bench: Workbench) -> None:
