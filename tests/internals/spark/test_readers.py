@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 from urllib.request import urlopen
 
 import pytest
@@ -27,7 +28,7 @@ from veilmq.spark.claims_reader import ClaimsStreamReader, HeldSource
 from veilmq.spark.offsets import IDLE_S, INITIAL, AsynchronousProgress, Offset, OffsetUnknown, Progress
 from veilmq.spark.options import CLAIMS, SQS, SourceOptions
 from veilmq.spark.retries import SourceFailed
-from veilmq.spark.sqs_reader import MessagesPartition, SqsStreamReader, shards
+from veilmq.spark.sqs_reader import HeldReceipts, MessagesPartition, SqsStreamReader, shards
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
@@ -487,6 +488,32 @@ def test_sqs_batch_is_limited_by_bytes(server: RunningServer, client: HttpQueueC
     stream.stop()
     assert batches == [2, 2, 2]
     assert left(client, "plain") == (0, 0)
+
+
+class Ticks:
+    """A replacement of ``threading.Event`` that is set at its third wait, and never waits."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    def wait(self, timeout_s: float) -> bool:
+        self.waits_s.append(timeout_s)
+        return len(self.waits_s) == 3
+
+
+def test_messages_of_a_batch_are_renewed_three_times_in_a_lease(
+    server: RunningServer, client: HttpQueueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(client, QUEUE, 12)
+    monkeypatch.setattr("veilmq.spark.sqs_reader.threading", SimpleNamespace(Event=Ticks, Thread=MagicMock()))
+    options = SourceOptions.of({"endpoint": server.endpoint, "queue": QUEUE, "mode": "sqs", "lease": "30"})
+    held = HeldReceipts(options)
+    assert held.receive(1, 12, wait_s=0) == 12
+    server.advance(20_000)
+    held._renew()
+    server.advance(20_000)
+    assert left(client, QUEUE) == (0, 12)
+    assert cast(Ticks, held._stopped).waits_s == [10, 10, 10]
 
 
 def test_messages_of_a_group_are_in_one_task_in_order(client: HttpQueueClient) -> None:
