@@ -58,7 +58,7 @@ class QueueCountCache:
 
     async def inspect(self, names: list[str]) -> list[tuple[str, CountedQueue]]:
         """Return the known counts of the queues ``names``; deleted queues are omitted."""
-        shown = dict.fromkeys(names[:SHOWN_MAX])
+        shown = dict.fromkeys(names)
         self._counts = {name: counts for name, counts in self._counts.items() if name in shown}
         due = [name for name in shown if name not in self._counts]
         due += self._counts

@@ -56,6 +56,14 @@ def test_a_data_folder_of_the_earlier_format_is_converted(tmp_path: Path, caplog
     assert caplog.text.count("2 of 2 messages") == 1
 
 
+def test_the_in_flight_limit_of_fifo_queues_is_that_of_the_setting() -> None:
+    with RunningServer(fifo_in_flight_max=1) as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders.fifo", {"fifo": True})
+        for each in "ab":
+            client.send("orders.fifo", each, group=each, dedup_id=each)
+        assert [len(client.receive("orders.fifo", count=10)) for _ in range(2)] == [1, 0]
+
+
 def test_an_interrupt_ends_a_copy_of_a_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Unfinished) -> None:
         signal.raise_signal(signal.SIGINT)
