@@ -44,6 +44,7 @@ def test_a_message_is_received_as_it_was_sent(client: BotoQueueClient) -> None:
     assert message.receive_count == 1
     client.change_visibility("whole", message.receipt, 0)
     (again,) = client.receive("whole", count=10, wait_s=0)
+    assert not client.dead_letter("whole", again.receipt, "whole", {})
     client.delete("whole", again.receipt)
     status = client.show("whole")
     assert (status.settings.visibility_timeout_s, status.visible, status.in_flight) == (45, 0, 0)

@@ -11,12 +11,13 @@ from urllib3.exceptions import HTTPError
 
 from tests.client.scripted_server import ScriptedReply, ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage, Unreachable
+from veilmq.client.api import Claims
 from veilmq.client.messages import RECEIPT_SUPERSEDED, Hidden
 from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, UNEXPECTED_REPLY
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, faults
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -325,6 +326,26 @@ def test_a_reply_of_another_service_is_unexpected(response: bytes, status: int) 
     ):
         client.queue_url("orders")
     assert (caught.value.code, caught.value.status) == (UNEXPECTED_REPLY, status)
+
+
+def test_a_server_cannot_postpone_a_retry() -> None:
+    later = b"HTTP/1.1 503 Later\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with ScriptedServer(later, reply(200)) as server, HttpQueueClient(server.endpoint) as client:
+        assert client.list_queues() == []
+
+
+def test_the_url_of_a_queue_is_requested_once() -> None:
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        queue = server.queue("orders")
+        client.send("orders", "a")
+        server.faults.script("GetQueueUrl", faults.THROTTLED, times=None)
+        client.send("orders", "b")
+        assert queue.bodies == ["a", "b"]
+
+
+def test_an_endpoint_may_end_with_a_slash() -> None:
+    with RunningServer() as server, Claims(server.endpoint + "/", server.queue("orders").url) as claims:
+        assert claims.sources() == []
 
 
 def test_a_closed_port_is_unreachable() -> None:

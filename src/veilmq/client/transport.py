@@ -316,7 +316,7 @@ class Transport:
     ) -> HttpReply:
         options: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
         if call_timeout_s is not None:
-            timeout = Timeout(connect=min(CONNECT_S_MAX, call_timeout_s), total=call_timeout_s)
+            timeout = Timeout(connect=CONNECT_S_MAX, total=call_timeout_s)
             options = {"timeout": timeout, "retries": _ONCE}
         options |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
         try:
