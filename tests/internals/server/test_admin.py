@@ -141,10 +141,12 @@ def test_metrics_show_quotas_and_dead_letter_queues(server: RunningServer) -> No
     server.queue("dead")
     server.queue("jobs", dead_letter_queue="dead", receives_max=3, in_flight_max=7)
     server.queue("more", dead_letter_queue="dead", receives_max=3)
+    server.queue("more.fifo", fifo=True)
     lines = get(server, "/metrics")[1].splitlines()
     for line in (
         'veilmq_queue_in_flight_max{queue="000000000000/jobs"} 7.0',
         f'veilmq_queue_in_flight_max{{queue="000000000000/dead"}} {limits.IN_FLIGHT.default}.0',
+        f'veilmq_queue_in_flight_max{{queue="000000000000/more.fifo"}} {limits.FIFO_IN_FLIGHT.default}.0',
         'veilmq_queue_dead_letter_sources{queue="000000000000/dead"} 2.0',
     ):
         assert line in lines

@@ -32,6 +32,14 @@ from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
 
+def test_the_durations_of_an_action_are_added() -> None:
+    requests = metrics.Metrics()
+    for seconds in (0.25, 0.5):
+        requests.count("SendMessage", "OK", seconds)
+    page = metrics.exposition(requests.series(), []).decode()
+    assert 'veilmq_request_duration_seconds_sum{action="SendMessage",code="OK"} 0.75' in page
+
+
 def view(*, visible: int = 0, sent: int = 0, received: int = 0, deleted: int = 0) -> QueueView:
     counts = QueueCounts(
         visible=visible, in_flight=0, delayed=0, oldest_sent_at_ms=None, sent=sent, received=received, deleted=deleted
