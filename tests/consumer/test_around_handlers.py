@@ -377,6 +377,19 @@ async def test_a_stop_does_not_wait_for_a_synchronous_startup_function(bench: Wo
     assert (calls, running.exit_code) == (["last"], 0)
 
 
+async def test_the_awaitable_of_a_plain_startup_function_is_awaited(bench: Workbench) -> None:
+    app = bench.consumer("orders")
+    app.handler(wait=WAIT)(acting.act_async)
+    started: list[int] = []
+
+    async def connect(number: int) -> None:
+        started.append(number)
+
+    app.on_startup(lambda: connect(1))
+    await settled(bench, app)
+    assert started == [1]
+
+
 async def test_a_startup_function_that_raises_stopiteration_fails(bench: Workbench) -> None:
     app = bench.consumer("orders")
     app.handler(wait=WAIT)(acting.act_async)

@@ -160,6 +160,14 @@ def test_an_invalid_batch_handler_is_refused(queue: str, options: dict[str, Any]
         Consumer(queue).batch(**options)(load)
 
 
+def test_a_batch_handler_of_the_process_pool_is_refused() -> None:
+    def load_plain(batch: Batch[str]) -> None:
+        pass
+
+    with pytest.raises(ValueError, match="async or the thread pool"):
+        Consumer("a").batch(pool="process")(load_plain)
+
+
 def test_a_consumer_without_handlers_does_not_run() -> None:
     with pytest.raises(ValueError, match="has no handler"):
         Consumer("orders").run()
