@@ -299,6 +299,18 @@ async def test_fifo_queues_are_created_by_their_names() -> None:
     assert done == [("pick", 10), ("pack", 20)]
 
 
+async def test_the_dead_letter_queue_of_a_handler_is_created() -> None:
+    app = Consumer("jobs")
+
+    @app.handler(dead_letter="dead")
+    async def job(number: int) -> None: ...
+
+    async with ConsumerBench(app) as t:
+        t.send("no number")
+        await t.advance("1s")
+        assert (t.queue().bodies, t.queue("dead").bodies) == ([], ["no number"])
+
+
 def test_a_message_whose_delete_had_no_effect_is_recognised_by_its_record() -> None:
     def script(t: ConsumerBench) -> None:
         t.faults.script("DeleteMessageBatch", faults.IGNORED)
