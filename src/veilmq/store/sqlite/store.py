@@ -51,7 +51,7 @@ _COMMITS_PER_QUICK = 16  # more commits between trials, per _QUICK_S that the la
 _YIELD_INTERVAL_S = 0.005  # how often the loop yields the GIL to a commit in the thread
 _YIELD_S_MAX = 0.000_5
 _WAIT_PER_SYNC = 0.25  # for expected commands
-_WAIT_S_MAX = 0.001
+_WAIT_S_MAX = 0.000_05
 
 _HELD_BACK = (
     "is held back: since the last run the wall clock advanced by more than an hour, and the kernel did not report it "
@@ -281,12 +281,13 @@ class SqliteStore(Store):
     def _run(self, seen: int = 0, until_s: float = 0) -> None:
         """Run a batch, or return to the loop for expected commands; ``seen`` were pending in the last iteration.
 
-        It waits while each iteration brings commands, and otherwise for a quarter of a sync, at most a millisecond.
+        It waits until none has arrived for a quarter of a sync, at most 50 µs.
         """
         pending = len(self._pending)
         if pending < self._expected:
             now_s = stopwatch_s()
-            until_s = until_s or now_s + min(self._committer.usual_s * _WAIT_PER_SYNC, _WAIT_S_MAX)
+            if pending > seen:
+                until_s = now_s + min(self._committer.usual_s * _WAIT_PER_SYNC, _WAIT_S_MAX)
             if pending > seen or now_s < until_s:
                 self._loop.call_soon(self._run, pending, until_s)
                 return

@@ -94,7 +94,7 @@ def test_clients_that_send_again_at_different_times_share_their_batches(host: Ho
     assert batches == [8] * 10
 
 
-@pytest.mark.parametrize(("sync_s", "wait_s"), [(0.002, 0.0005), (0.02, 0.001)])
+@pytest.mark.parametrize(("sync_s", "wait_s"), [(0.0001, 0.000_025), (0.02, 0.000_05)])
 def test_a_batch_waits_for_an_expected_command_once(
     host: Host, batches: list[int], monkeypatch: pytest.MonkeyPatch, sync_s: float, wait_s: float
 ) -> None:
