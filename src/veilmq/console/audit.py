@@ -104,16 +104,12 @@ def fields_of(body: bytes) -> Mapping[str, Any]:
 
 log = logging.getLogger("veilmq.audit")
 
-MEMORY_ENTRIES_MAX = 1_000
-"""Maximum number of lines kept in memory if there is no file."""
-
-READ_BYTES_MAX = 1 << 20
-"""How much of the end of the file is read for display."""
+MEMORY_ENTRIES_MAX = 1_000  # lines kept in memory if there is no file
+READ_BYTES_MAX = 1 << 20  # of the end of the file, for display
 
 ASKED = "asked"
 DONE = "done"
-UNKNOWN = "OutcomeUnknown"
-"""The request was cancelled or failed: the change may have been made."""
+UNKNOWN = "OutcomeUnknown"  # the request was cancelled or failed: the change may have been made
 
 _OWNER_ONLY = 0o600
 _UNAVAILABLE = "AuditLogUnavailable"

@@ -4,8 +4,9 @@ A folder belongs to one process at a time. A newer format is refused. Once a sec
 the open ones: writes to a removed file are lost, and a folder without its lock may have another owner.
 
 ``synchronous=FULL``: a commit is one sync. A commit that finds a long log then checkpoints it, in place of SQLite's
-automatic checkpoints. Another process that reads (a backup, the sqlite3 shell) keeps its snapshot in the log; then the
-checkpoint is retried only once a second, because each try costs more the longer the log is.
+automatic checkpoints, and all commands wait: 14 ms for 16 MB of new messages. Only with slow syncs, of which a
+checkpoint has two more, does the log grow that long. Another process that reads (a backup, the sqlite3 shell) keeps its
+snapshot in the log; then the checkpoint is retried only once a second: each try costs more the longer the log is.
 
 Sends are refused before the disk is full, so that stored messages can still be received and deleted. Free space is read
 after every commit, in the thread that committed; that takes about a microsecond. While space is low, refused sends and
@@ -50,10 +51,12 @@ _OPEN = frozenset((_LOCK_NAME, DATABASE_NAME, DATABASE_NAME + "-wal"))
 _BUSY_MS_MAX = 2_000
 _PAGE_BYTES = 4_096
 _FRAME_BYTES = 24 + _PAGE_BYTES  # a page in the log, with its header
-_LONG_LOG = 4  # times the length at which it is checkpointed
+_LONG_LOG = 4  # times the greatest length at which it is checkpointed
 _CHECKPOINT_RETRY_S = 1.0
 _LOG_PAGES_MIN = 250
 _LOG_PAGES_MAX = 4_000
+_LOG_PAGES_QUICK = 1_000  # if syncs are quick
+_QUICK_S = 0.001
 _PAGES_RESERVE_DIVISOR = 8
 _SPACE_AFTER_FULL_BYTES = 1_048_576
 _FREE_PAGES_KEPT = 4_096
@@ -287,6 +290,7 @@ class Database:
         # A checkpoint needs up to as much space again, which a nearly full disk must still have.
         self._log_pages_max = max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, self._reserve_bytes // 4 // _PAGE_BYTES))
         self._log_pages = 0  # not checkpointed yet
+        self.usual_sync_s = 0.0
         self._has_freed = False
         self._next_checkpoint_s = 0.0
         self.log_is_long = False  # much too long, because checkpoints failed
@@ -315,9 +319,14 @@ class Database:
                 raise FolderError(f"{path} was removed or replaced while the server used it; start the server again.")
 
     @property
+    def has_quick_syncs(self) -> bool:
+        return self.usual_sync_s < _QUICK_S
+
+    @property
     def checkpoint_due(self) -> bool:
         """Return whether the next commit checkpoints the log: it is long, or freed pages are to shrink the file."""
-        is_due = self._has_freed or self._log_pages >= self._log_pages_max
+        pages_max = min(self._log_pages_max, _LOG_PAGES_QUICK) if self.has_quick_syncs else self._log_pages_max
+        is_due = self._has_freed or self._log_pages >= pages_max
         return is_due and (not self._next_checkpoint_s or stopwatch_s() >= self._next_checkpoint_s)
 
     def _checkpoint(self, mode: str) -> None:

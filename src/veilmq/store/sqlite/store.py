@@ -44,10 +44,9 @@ log = logging.getLogger(__name__)
 _MARK_INTERVAL_MS = SECOND_MS  # between marks of the clock
 _DELIVERY_S_MAX = 0.003  # per iteration of the loop: encoding takes about 3 ms per megabyte
 
-_QUICK_S = 0.001
 _SYNCS_AVERAGED = 8
 _COMMITS_PER_TRIAL = 64
-_COMMITS_PER_QUICK = 16  # more commits between trials, per _QUICK_S that the last trial took
+_COMMITS_PER_SYNC_S = 16_000  # more commits between trials, per second that the last trial took
 _YIELD_INTERVAL_S = 0.005  # how often the loop yields the GIL to a commit in the thread
 _YIELD_S_MAX = 0.000_5
 _WAIT_PER_SYNC = 0.25  # for expected commands
@@ -67,19 +66,12 @@ class Committer:
     """Make batches durable, one at a time: in place, or in a thread if syncs take longer than a thread switch."""
 
     def __init__(
-        self,
-        database: Database,
-        committed: Callable[[BaseException | None], object],
-        *,
-        in_thread: bool,
-        stopwatch: Callable[[], float] = stopwatch_s,
+        self, database: Database, committed: Callable[[BaseException | None], object], *, in_thread: bool
     ) -> None:
         """``committed`` is called in the loop once per ``commit``, with the error or ``None``."""
         self._database = database
         self._committed = committed
         self._loop = asyncio.get_running_loop()
-        self._stopwatch = stopwatch
-        self.usual_s = 0.0  # of a sync
         self._commits_to_trial = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="veilmq-committer") if in_thread else None
 
@@ -87,12 +79,12 @@ class Committer:
         """Make the batch durable; ``committed`` is called before or after this returns."""
         if self._thread is None:
             self._committed(self._commit_now())
-        elif not self._database.checkpoint_due and (self.usual_s < _QUICK_S or self._commits_to_trial <= 0):
-            started_s = self._stopwatch()
+        elif not self._database.checkpoint_due and (self._database.has_quick_syncs or self._commits_to_trial <= 0):
+            started_s = stopwatch_s()
             error = self._commit_now()
-            took_s = self._stopwatch() - started_s
-            self.usual_s += (took_s - self.usual_s) / _SYNCS_AVERAGED
-            self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
+            took_s = stopwatch_s() - started_s
+            self._database.usual_sync_s += (took_s - self._database.usual_sync_s) / _SYNCS_AVERAGED
+            self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_SYNC_S * took_s)
             self._committed(error)
         else:
             self._commits_to_trial -= 1
@@ -287,7 +279,7 @@ class SqliteStore(Store):
         if pending < self._expected:
             now_s = stopwatch_s()
             if pending > seen:
-                until_s = now_s + min(self._committer.usual_s * _WAIT_PER_SYNC, _WAIT_S_MAX)
+                until_s = now_s + min(self._database.usual_sync_s * _WAIT_PER_SYNC, _WAIT_S_MAX)
             if pending > seen or now_s < until_s:
                 self._loop.call_soon(self._run, pending, until_s)
                 return

@@ -100,7 +100,7 @@ def test_a_batch_waits_for_an_expected_command_once(
 ) -> None:
     now_s = 0.0
     monkeypatch.setattr(store_module, "stopwatch_s", lambda: now_s)
-    host.engine._committer.usual_s = sync_s
+    host.engine._database.usual_sync_s = sync_s
     host.do_together(ShowQueue(queue=QUEUE), ShowQueue(queue=QUEUE))
 
     async def one_client() -> None:

@@ -171,6 +171,21 @@ def test_a_long_log_or_freed_pages_cause_one_checkpoint(tmp_path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize(("sync_s", "pages"), [(0.0009, 1_000), (0.001, 4_000)])
+def test_slow_syncs_let_the_log_grow_longer(tmp_path: Path, sync_s: float, pages: int) -> None:
+    connection = open_connection(tmp_path, EngineOptions())
+    database = Database(connection, tmp_path, options=EngineOptions())
+    database.usual_sync_s = sync_s
+    commits = 0
+    while not database.checkpoint_due:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO setting VALUES (?, ?)", (f"{commits}", bytes(400_000)))  # 98 pages
+        database.commit()
+        commits += 1
+    assert commits == pytest.approx(pages / 100, abs=1)
+    connection.close()
+
+
 # Failing commits, the mark of the clock, closing.
 
 
@@ -191,7 +206,7 @@ async def together(store: SqliteStore, *commands: Command) -> list[Any]:
 @pytest.fixture(params=[True, False], ids=["in-place", "in-the-thread"])
 def commits_in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Where all commits but the first one run; the first one runs in place."""
-    monkeypatch.setattr(sqlite_store, "_QUICK_S", 3_600 if request.param else 1e-9)
+    monkeypatch.setattr(database_module, "_QUICK_S", 3_600 if request.param else 1e-9)
     return bool(request.param)
 
 
@@ -363,8 +378,13 @@ class TimedDisk:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.sync_s = 0.0002
+        self.usual_sync_s = 0.0
         self.checkpoint_due = False
         self.threads: list[threading.Thread] = []
+
+    @property
+    def has_quick_syncs(self) -> bool:
+        return self.usual_sync_s < 0.001
 
     def commit(self) -> None:
         self.now_s += self.sync_s
@@ -382,9 +402,10 @@ async def in_place(disk: TimedDisk, committer: Committer, done: asyncio.Queue[ob
     return sum(thread is threading.current_thread() for thread in disk.threads)
 
 
-async def test_the_usual_duration_of_a_sync_decides_where_commits_run() -> None:
+async def test_the_usual_duration_of_a_sync_decides_where_commits_run(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, done = TimedDisk(), asyncio.Queue[object]()
-    committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True, stopwatch=lambda: disk.now_s)
+    monkeypatch.setattr(sqlite_store, "stopwatch_s", lambda: disk.now_s)
+    committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True)
     assert await in_place(disk, committer, done, 100) == 100
     disk.sync_s = 0.02
     assert await in_place(disk, committer, done, 300) <= 2, "on a slow disk, one sync in many blocks the loop"
