@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x7665696D
 DATABASE_NAME = "store.db"
+QUICK_S = 0.001  # a shorter sync is quick
 OLD_NAME = "veilmq.db"  # the database of an earlier version, which ``conversion`` converts
 
 _FORMAT = 2
@@ -56,7 +57,6 @@ _CHECKPOINT_RETRY_S = 1.0
 _LOG_PAGES_MIN = 250
 _LOG_PAGES_MAX = 4_000
 _LOG_PAGES_QUICK = 1_000  # if syncs are quick
-_QUICK_S = 0.001
 _PAGES_RESERVE_DIVISOR = 8
 _SPACE_AFTER_FULL_BYTES = 1_048_576
 _FREE_PAGES_KEPT = 4_096
@@ -319,13 +319,9 @@ class Database:
                 raise FolderError(f"{path} was removed or replaced while the server used it; start the server again.")
 
     @property
-    def has_quick_syncs(self) -> bool:
-        return self.usual_sync_s < _QUICK_S
-
-    @property
     def checkpoint_due(self) -> bool:
         """Return whether the next commit checkpoints the log: it is long, or freed pages are to shrink the file."""
-        pages_max = min(self._log_pages_max, _LOG_PAGES_QUICK) if self.has_quick_syncs else self._log_pages_max
+        pages_max = min(self._log_pages_max, _LOG_PAGES_QUICK) if self.usual_sync_s < QUICK_S else self._log_pages_max
         is_due = self._has_freed or self._log_pages >= pages_max
         return is_due and (not self._next_checkpoint_s or stopwatch_s() >= self._next_checkpoint_s)
 

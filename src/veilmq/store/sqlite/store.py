@@ -79,7 +79,9 @@ class Committer:
         """Make the batch durable; ``committed`` is called before or after this returns."""
         if self._thread is None:
             self._committed(self._commit_now())
-        elif not self._database.checkpoint_due and (self._database.has_quick_syncs or self._commits_to_trial <= 0):
+        elif not self._database.checkpoint_due and (
+            self._database.usual_sync_s < database.QUICK_S or self._commits_to_trial <= 0
+        ):
             started_s = stopwatch_s()
             error = self._commit_now()
             took_s = stopwatch_s() - started_s
