@@ -64,9 +64,20 @@ def main() -> int:
     bench = settings(options)
     here = machine.describe()
     if options.against:
-        return against.run(
-            bench, options.against, names=options.only, turns=options.turns, out=options.out, machine=here
-        )
+        try:
+            against.run(
+                bench,
+                options.against,
+                names=options.only,
+                processes=options.processes,
+                turns=options.turns,
+                out=options.out,
+                machine=here,
+            )
+        except against.AgainstError as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
     names = options.only or list(MEASUREMENTS)
     title = " · ".join(f"{name} {value}" for name, value in here.items())
     sections = run(bench, names)

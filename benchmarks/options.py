@@ -20,12 +20,12 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=DESCRIPTION)
     parser.add_argument("--seconds", type=_seconds, default=10.0, help="length of one load on veilmq (default 10)")
     parser.add_argument("--connections", type=_count, default=64, help="connections of wrk (default 64)")
-    every = tuple(dict.fromkeys((*NAMES, *against.WORKLOADS)))
+    every = tuple(dict.fromkeys((*NAMES, *against.ROWS)))
     parser.add_argument("--only", action="append", choices=every, help="measure this; may be repeated")
     parser.add_argument("--against", metavar="REV", help="measure this checkout in turns with another commit")
-    parser.add_argument(
-        "--turns", type=_count, default=against.TURNS, help=f"pairs of turns with --against (default {against.TURNS})"
-    )
+    turns, processes = against.TURNS, against.PROCESSES
+    parser.add_argument("--turns", type=_count, default=turns, help=f"turns of a pair of servers (default {turns})")
+    parser.add_argument("--processes", type=_count, default=processes, help=f"pairs of servers (default {processes})")
     parser.add_argument(
         "--backlog", type=_count, help=f"largest backlog (default {BACKLOG_MAX:,}; whole {BACKLOG_WHOLE:,})"
     )
@@ -34,7 +34,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=CHECKOUT / "benchmarks" / "out", help="folder of the results")
     parser.add_argument("--work", type=Path, default=CHECKOUT / "veilmq-bench", help="folder of the data: a real disk")
     options = parser.parse_args(given)
-    known = against.WORKLOADS if options.against else NAMES
+    known = against.ROWS if options.against else NAMES
     if unknown := [name for name in options.only or () if name not in known]:
         alone = "no row of --against" if options.against else "a row of --against alone"
         parser.error(f"--only {unknown[0]} is {alone}; choose from {', '.join(known)}")

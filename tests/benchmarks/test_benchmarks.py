@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import wrk
-from benchmarks.against import WORKLOADS, AgainstError, Compared, checked_out
+from benchmarks.against import ROWS, AgainstError, Figure, _line, checked_out
 from benchmarks.backlog import curves, sizes
 from benchmarks.dialogue import Dialogue, DialogueError, converse, request
 from benchmarks.groups import _entries
@@ -35,7 +35,7 @@ def test_options_have_defaults() -> None:
     assert settings(arguments(["--whole"])).backlog_max == 3_000_000
     assert settings(arguments(["--whole", "--backlog", "5000"])).backlog_max == 5_000
     assert settings(arguments(["--work", "somewhere"])).work == Path("somewhere").resolve()
-    assert arguments(["--against", "HEAD", "--only", "waiting"]).turns == 5
+    assert arguments(["--against", "HEAD", "--only", "waiting"]).turns == 3
     assert arguments(["--against", "HEAD", "--turns", "7"]).turns == 7
 
 
@@ -60,9 +60,10 @@ VARYING = {"x-amz-date", "authorization", "amz-sdk-invocation-id"}
 
 
 def test_the_ratio_of_a_comparison_is_the_median_of_its_pairs() -> None:
-    compared = Compared(row="send", workload="send", figure="requests/s", there=[100, 50, 200], here=[110, 60, 100])
-    assert compared.ratio() == pytest.approx(1.1)
-    assert Compared(row="send", workload="send", figure="", trouble="failed").ratio() is None
+    pairs = [(Figure(old, 8, 1, 4), Figure(new, 4, 2, 1)) for old, new in ((100, 110), (50, 60), (200, 100))]
+    assert _line("send", "sends", pairs) == (
+        "| send | sends | 100 | 100 | 1.10 | 0.50–1.20 | 0.50 | 2.00 | 0.25 | 1.10 1.20 0.50 |"
+    )
 
 
 def test_a_checkout_of_a_commit_is_removed_afterwards() -> None:
@@ -76,8 +77,8 @@ def test_a_checkout_of_a_commit_is_removed_afterwards() -> None:
 
 
 def test_each_workload_has_a_script() -> None:
-    for comparison in WORKLOADS.values():
-        assert all((SCRIPTS / f"{workload.script}.lua").exists() for workload in comparison.workloads)
+    for row in ROWS.values():
+        assert all((SCRIPTS / f"{workload.script}.lua").exists() for workload in row.workloads)
 
 
 def test_requests_have_the_headers_of_an_sdk_and_three_of_them_vary() -> None:
