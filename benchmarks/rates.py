@@ -6,7 +6,7 @@ during the run favours no server.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import stock, wrk
@@ -42,15 +42,6 @@ class Workload:
     share: float = 1.0
     one_each: bool = False
     filled: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Attributes of the queue, a step before the load (`prepare(bench, port, queue_url)`), and the environment."""
-
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    prepare: Callable[[Bench, int, str], object] = lambda bench, port, queue_url: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +167,6 @@ def outcome_on(
     *,
     seconds: float,
     connections: int | None = None,
-    setup: Setup = Setup(),
 ) -> Outcome:
     """Measure the group on a fresh `server`; return the reason if that fails."""
     if missing := server.missing():
@@ -184,9 +174,7 @@ def outcome_on(
     bench.log(f"  {server.name}")
     try:
         with bench.opened(server) as opened, bench.folder() as scratch:
-            run = _Run(opened, server, scratch / "handles", connections or bench.connections, setup)
-            if not server.constant:
-                setup.prepare(bench, opened.port, run.queue_url)
+            run = _Run(opened, server, scratch / "handles", connections or bench.connections)
             return {workload.figure: run.measure(workload, seconds=seconds * workload.share) for workload in group}
     except FAILURES as failure:
         bench.log(f"  {server.name}: {failure}")
@@ -208,19 +196,19 @@ def refusal(workload: Workload, result: LoadResult, *, connections: int) -> str 
 class _Run:
     """One server that is up, and the workloads that run on it one after another."""
 
-    def __init__(self, opened: Opened, server: Server, handles: Path, connections: int, setup: Setup) -> None:
+    def __init__(self, opened: Opened, server: Server, handles: Path, connections: int) -> None:
         self._opened = opened
         self._server = server
         self._connections = connections
-        self.queue_url = "" if server.constant else self._create_queue(setup.attributes)
-        self._environment = {**setup.environment, "BENCH_HANDLES": str(handles)}
+        self.queue_url = "" if server.constant else self._create_queue()
+        self._environment = {"BENCH_HANDLES": str(handles)}
         self._environment |= {"BENCH_CONSTANT": "1"} if server.constant else {"BENCH_QUEUE_URL": self.queue_url}
         if server.authorization:
             self._environment["BENCH_AUTHORIZATION"] = AUTHORIZATION
 
-    def _create_queue(self, attributes: Mapping[str, str]) -> str:
+    def _create_queue(self) -> str:
         with Sqs(port=self._opened.port) as sqs:
-            return sqs.create_queue("bench.fifo" if "FifoQueue" in attributes else "bench", attributes=attributes)
+            return sqs.create_queue("bench")
 
     def measure(self, workload: Workload, *, seconds: float) -> Measured:
         if workload.filled and not self._server.constant:
