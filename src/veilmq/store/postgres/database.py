@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import asyncpg
 
@@ -194,6 +195,7 @@ class Database:
         self.relaxes = options.durability is Durability.STANDARD
         self._relaxed = self._pool(self._settings | {"synchronous_commit": "off"}) if self.relaxes else self._durable
         self._pools = [self._durable, self._relaxed] if self.relaxes else [self._durable]
+        self._outside_pools: WeakSet[asyncpg.Connection[Any]] = WeakSet()
         self._is_known = False
 
     async def open(self) -> None:
@@ -278,6 +280,7 @@ class Database:
         connection = await asyncpg.connect(
             self.url, timeout=CONNECT_S, command_timeout=timeout_s, server_settings=self._settings
         )
+        self._outside_pools.add(connection)
         try:
             await _be_durable(connection)
         except BaseException:
@@ -302,11 +305,17 @@ class Database:
     async def close(self) -> None:
         """Wait until all connections are released, and close them."""
         for pool in self._pools:
-            try:
+            with suppress(*IN_DOUBT):  # also if the pool was never opened
                 await pool.close()
-            except IN_DOUBT:
-                with suppress(asyncpg.InterfaceError):  # the pool was never opened
-                    pool.terminate()
+        self.terminate()
+
+    def terminate(self) -> None:
+        """Close all connections without waiting; the outcome of running statements is unknown."""
+        for connection in list(self._outside_pools):
+            connection.terminate()
+        for pool in self._pools:
+            with suppress(asyncpg.InterfaceError):  # the pool was never opened
+                pool.terminate()
 
 
 async def _be_durable(connection: Any) -> None:
@@ -363,7 +372,6 @@ class AdvisoryLock:
         self._database = database
         self._key = key
         self.connection: asyncpg.Connection[Any] | None = None
-        self.is_closed = False
 
     @property
     def is_held(self) -> bool:
@@ -388,20 +396,13 @@ class AdvisoryLock:
             connection.terminate()
             raise
         self.connection = connection
-        if self.is_closed:  # while this was connecting
-            self.release()
-        return self.is_held
+        return True
 
     def release(self) -> None:
         """Close the connection, and with it the lock."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.terminate()
-
-    def close(self) -> None:
-        """Release the lock for good."""
-        self.is_closed = True
-        self.release()
 
 
 _ROUNDING_MS = 1

@@ -54,6 +54,8 @@ _IS_READ_ONLY = "SELECT current_setting('transaction_read_only')::bool FROM mq.s
 _JANITOR_LOCK, _EXPORT_LOCK = 0x7665696C6D72, 0x7665696C6D73  # schema.py has the key before these
 _EXPORT_LOCK_S_MAX = 20  # maximum wait for the lock
 _IDLE_MS_MAX = 60 * SECOND_MS
+FINISH_S_MAX = 3.0
+"""How long commands and background work may run while the engine closes; requests had their time before."""
 
 T = TypeVar("T")
 
@@ -336,17 +338,18 @@ class PostgresEngine(Node):
             await asyncio.wait(pending)
 
     def stop_background(self) -> None:
-        """Start no more background work."""
+        """Start no more background work; what runs must finish in time, also if the database hangs."""
         for worker in (*self._background, self.janitor):
             worker.stop()
-        self.janitor_lock.close()
+        self.janitor_lock.release()
+        asyncio.get_running_loop().call_later(FINISH_S_MAX, self.database.terminate)
 
     async def close(self) -> None:
         """Stop background work, finish the submitted commands, and close all connections."""
         self.is_closing = True
         self.stop_background()
-        self.events.stop()
         await self.drain()
+        self.events.release()
         await self.watches.stop()
         await self.database.close()
 
@@ -380,15 +383,15 @@ class EventExport:
             await self._number_events(SLICE_EVENTS)
             return await run_cold(self._engine, command)
         if isinstance(command, PlanExport) and not await self._lock.acquire(wait_s=_EXPORT_LOCK_S_MAX):
-            raise ShuttingDown if self._lock.is_closed else ExportedElsewhere
+            raise ExportedElsewhere
         self._stop_timer()
         clock = self._engine.clock
-        self._timer = clock.call_at(clock.now_ms() + _IDLE_MS_MAX, self._release)
+        self._timer = clock.call_at(clock.now_ms() + _IDLE_MS_MAX, self.release)
         if isinstance(command, PlanExport):
             await self._number_events(min(SLICE_EVENTS, max(1, command.events_max)))
         result = await run_cold(self._engine, command)
         if result is None or (isinstance(command, ForgetEvents) and not result.more):
-            self._release()
+            self.release()
         return result
 
     async def _number_events(self, slice_events: int) -> None:
@@ -400,11 +403,7 @@ class EventExport:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Release the export lock."""
         self._stop_timer()
         self._lock.release()
-
-    def stop(self) -> None:
-        """Release the export lock for good."""
-        self._stop_timer()
-        self._lock.close()

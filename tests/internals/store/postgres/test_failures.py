@@ -45,7 +45,7 @@ from veilmq.core.errors import (
 from veilmq.core.messages import NewMessage
 from veilmq.store.cold import COLD
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres import PostgresOptions, engine
 from veilmq.store.postgres.database import Breaker, Database, failure_of
 from veilmq.store.postgres.engine import HOT, Coalescer, CommandMetrics, Hot, PostgresEngine
 from veilmq.store.postgres.node import keys_of
@@ -285,6 +285,22 @@ def test_silent_server_is_given_up(host: PostgresHost) -> None:
 
     host.run(play())
     assert host.counts()[0] in {2, 3, 4, 5}
+
+
+def test_close_does_not_wait_for_a_silent_server(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pools, its connection for notifications, and a running command, whose outcome is unknown, end soon."""
+    monkeypatch.setattr(engine, "FINISH_S_MAX", 0.1)
+
+    async def play() -> Any:
+        async with node_behind_proxy(host, replace(ALONE, listens=True)) as (proxy, node):
+            proxy.drops_all = True
+            result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            node.submit(SEND, result.set_result)
+            async with asyncio.timeout(ALONE.statement_s):
+                await node.close()
+            return result.result()
+
+    assert type(host.run(play())) is OutcomeUnknown
 
 
 # Commands on rows that another node is changing.
