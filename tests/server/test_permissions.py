@@ -128,6 +128,11 @@ def test_permissions_are_added_and_removed_by_label(owner: Any, friend: Any, url
     with pytest.raises(ClientError, match=r"\(InvalidParameterValue\).*Already exists"):
         owner.add_permission(QueueUrl=url, Label="send", AWSAccountIds=[FRIEND], Actions=["*"])
     denied(friend.add_permission, QueueUrl=url, Label="more", AWSAccountIds=[FRIEND], Actions=["*"])
+    with pytest.raises(owner.exceptions.OverLimit, match="50 principals"):
+        owner.add_permission(
+            QueueUrl=url, Label="many", AWSAccountIds=[f"{number:012}" for number in range(51)], Actions=["*"]
+        )
+    friend.send_message(QueueUrl=url, MessageBody="x")
     owner.remove_permission(QueueUrl=url, Label="send")
     denied(friend.send_message, QueueUrl=url, MessageBody="x")
     assert "Policy" not in owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]

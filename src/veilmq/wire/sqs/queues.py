@@ -24,7 +24,7 @@ from veilmq.wire.sqs.names import (
     queue_url,
     required_name,
 )
-from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
+from veilmq.wire.sqs.policies import GRANTABLE, PolicyError, decode, read_policy, statements
 from veilmq.wire.sqs.queue_attributes import ALL, ATTRIBUTE_OF, describe, read_settings, unwrap_setting_result
 
 
@@ -330,7 +330,7 @@ class Grant:
     statement: dict[str, Any]
 
     def __call__(self, text: str) -> str:
-        """Return the new document; raises ``EditRefused`` if the label exists or the policy would be too long."""
+        """Return the new document; raises ``EditRefused`` if the label exists or the policy would be too large."""
         label, arn = self.statement["Sid"], self.statement["Resource"]
         document = decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
         prior = statements(document) if text else []
@@ -340,9 +340,10 @@ class Grant:
             why = f"{len(prior) + 1} statements were found, maximum allowed is {limits.SQS_POLICY_STATEMENTS_MAX}."
             raise EditRefused(SqsError(errors.OVER_LIMIT, why))
         made = _encode(document | {"Statement": [*prior, self.statement]})
-        if len(made.encode()) > limits.SQS_POLICY_BYTES_MAX:
-            why = f"The policy would have more than {limits.SQS_POLICY_BYTES_MAX} bytes."
-            raise EditRefused(SqsError(errors.OVER_LIMIT, why))
+        try:
+            read_policy(made, arn)
+        except PolicyError as error:
+            raise EditRefused(SqsError(errors.OVER_LIMIT, f"The policy would be invalid: {error}.")) from None
         return made
 
 
