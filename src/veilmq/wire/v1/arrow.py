@@ -174,16 +174,18 @@ def _batches(body: bytes) -> Iterator[Any]:
             raise SqsError(INVALID_REQUEST, f"The column {field.name[:64]!r} of type {field.type} is not known.")
     if len(set(schema.names)) != len(schema.names) or "body" not in schema.names:
         raise SqsError(INVALID_REQUEST, "The stream must have the column 'body', and each column once.")
-    while source.tell() < source.size():
+    while True:
         try:
             message = ipc.read_message(source)
-        except EOFError:  # end-of-stream marker
-            return
+        except EOFError:  # the marker of the end of the stream, or the end of the body
+            break
         if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
             raise SqsError(INVALID_REQUEST, "The stream may contain only uncompressed record batches.")
         batch = ipc.read_record_batch(message, schema)
         batch.validate(full=True)
         yield batch
+    if source.tell() < source.size():
+        raise SqsError(INVALID_REQUEST, "The body has data after the end of the Arrow stream; send one stream.")
 
 
 def _is_compressed(metadata: bytes) -> bool:
