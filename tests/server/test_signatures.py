@@ -270,11 +270,27 @@ def test_a_policy_denies_smq_requests_by_the_actions_of_sqs(server: RunningServe
     assert smq(server, "GET", "/queues/jobs/messages", key="AKIDCAROL")[0] == 200
 
 
-@pytest.mark.parametrize("target", ["?peekonly=true", "?peekonly=true&numOfMessages=2", "", "?numOfMessages=1"])
-def test_a_peek_needs_the_permission_to_receive(server: RunningServer, target: str) -> None:
-    forbid_carol(server, "sqs:ReceiveMessage")
+@pytest.mark.parametrize(
+    ("action", "method", "target", "body"),
+    [
+        *[
+            ("ReceiveMessage", "GET", f"/messages{query}", b"")
+            for query in ("?peekonly=true", "?peekonly=true&numOfMessages=2", "", "?numOfMessages=1")
+        ],
+        ("DeleteMessage", "DELETE", "/messages?ReceiptHandle=x", b""),
+        ("DeleteMessage", "DELETE", "/messages", b"<ReceiptHandles><ReceiptHandle>x</ReceiptHandle></ReceiptHandles>"),
+        ("ChangeMessageVisibility", "PUT", "/messages?receiptHandle=x&visibilityTimeout=1", b""),
+        ("GetQueueAttributes", "GET", "", b""),
+        ("SetQueueAttributes", "PUT", "?metaoverride=true", b"<Queue/>"),
+        ("DeleteQueue", "DELETE", "", b""),
+    ],
+)
+def test_each_request_of_smq_needs_its_permission(
+    server: RunningServer, action: str, method: str, target: str, body: bytes
+) -> None:
+    forbid_carol(server, f"sqs:{action}")
     smq(server, "POST", "/queues/jobs/messages", MESSAGE)
-    status, error = smq(server, "GET", f"/queues/jobs/messages{target}", key="AKIDCAROL")
+    status, error = smq(server, method, f"/queues/jobs{target}", body, key="AKIDCAROL")
     assert (status, error["Code"]) == (403, "AccessDenied")
 
 
