@@ -3,7 +3,7 @@
 So a page shows and does only what its account may see and do, and nothing that a program could not.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -34,7 +34,7 @@ class ApiReply(NamedTuple):
     body: bytes
 
 
-SendRequest = Callable[[ApiRequest], Awaitable[ApiReply]]
+SendRequest = Callable[[ApiRequest], Coroutine[Any, Any, ApiReply]]
 """Runs a request in the process, without a signature; raises only cancellation."""
 
 

@@ -16,7 +16,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -38,10 +38,12 @@ from veilmq.wire.exchange import Caller
 from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.v1.routes import openapi_document
 
+if TYPE_CHECKING:
+    from veilmq.console.sessions import Session  # which needs an extra
+
 TOKEN_HEADER = "x-csrf-token"
 CHALLENGE = 'Basic realm="veilmq", charset="UTF-8"'
 UNAUTHORIZED = 401
-TOO_MANY_REQUESTS = 429
 READING = frozenset({"GET", "HEAD"})
 
 WRONG_KEY = "No valid key has this id and secret. Expired and temporary keys are not accepted."
@@ -55,14 +57,7 @@ TOKEN_REQUIRED = (
 )
 
 
-class Session(Protocol):
-    """A browser session."""
-
-    def has(self, token: str) -> bool:
-        """Return whether ``token`` is the session's."""
-
-
-SessionOf = Callable[[Request], tuple[Session, Caller | None] | None]
+SessionOf = Callable[[Request], tuple["Session", Caller | None] | None]
 """Returns the session and caller of a request; ``None`` without a valid session."""
 
 
@@ -118,7 +113,7 @@ class AdminCallers:
                 caller = self.sign_ins(key_id, secret, None if request.client is None else request.client.host)
             except SignInsPaused as paused:
                 headers = {"retry-after": str(paused.retry_after_s)}
-                raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=headers) from None
+                raise CallerUnknown(str(paused), status=429, headers=headers) from None
             if caller is None:
                 raise CallerUnknown(WRONG_KEY)
             return caller
@@ -257,9 +252,6 @@ class InProcessClient:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._in_progress: set[_InProcessRequest] = set()
-
-    def __len__(self) -> int:
-        return len(self._in_progress)
 
     def hurry(self) -> None:
         """Answer waiting requests as soon as possible: the server is closing."""

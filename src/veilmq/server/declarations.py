@@ -6,8 +6,7 @@ that owns the server.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from urllib3 import HTTPResponse
 
@@ -15,20 +14,18 @@ from veilmq.client import ClientError
 from veilmq.client.declared import COUNTED, DeclaredError, PlanRefused, make_plan, read_declared
 from veilmq.client.topics import Topics
 from veilmq.client.transport import HttpReply, Transport
-from veilmq.console.api_client import ApiReply, ApiRequest
+from veilmq.console.api_client import ApiRequest, SendRequest
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import SETTINGS, ServerSettings, SettingError
 from veilmq.wire.exchange import Caller, caller_named
 
 log = logging.getLogger(__name__)
 
-_Send = Callable[[ApiRequest], Coroutine[Any, Any, ApiReply]]
-
 
 class _InProcess(Transport):
     """Sends requests to the queues of this process, from threads beside its event loop."""
 
-    def __init__(self, endpoint: str, send_request: _Send, caller: Caller | None) -> None:
+    def __init__(self, endpoint: str, send_request: SendRequest, caller: Caller | None) -> None:
         super().__init__(endpoint)
         self._send_request = send_request
         self._caller = caller
@@ -54,7 +51,7 @@ class Declarations:
         except DeclaredError as error:
             raise self._refusal(str(error).removeprefix(f"{self._path}: ")) from None
 
-    async def apply(self, send_request: _Send, *, endpoint: str, authentication: Authentication | None) -> None:
+    async def apply(self, send_request: SendRequest, *, endpoint: str, authentication: Authentication | None) -> None:
         """Create or update the declared queues and topics in the server's account; raises ``SettingError``."""
         caller = None
         if authentication is not None:

@@ -31,8 +31,8 @@ from veilmq.server.http_parser import TRACE, Layout, Pending, Refusal, RenderedR
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, PolicyUnknown
-from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, render_refusal
-from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, with_trace_header
+from veilmq.server.protocols import SMQ, SQS_JSON, Exchange, Protocol, protocol_of, render_refusal
+from veilmq.wire.exchange import REGION_PATTERN, Caller, RequestContext, caller_named, with_trace_header
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.sqs.names import namespace
@@ -360,43 +360,3 @@ class Dispatcher:
         context = msgspec.structs.replace(self._base_context, base_url=self._base_url({b"host": host}))
         self._contexts[host] = context
         return context
-
-
-class Exchange(msgspec.Struct, eq=False):
-    """A recognised request; ``base_url`` is the address that the client used, ``plan`` the decoded request."""
-
-    request: Request
-    metrics: Metrics
-    protocol: Protocol
-    action: str
-    started_s: float
-    base_url: str = ""
-    plan: Plan | None = None
-
-    @property
-    def permission(self) -> str:
-        """The action that queue policies check."""
-        return self.protocol.permissions.get(self.action, self.action)
-
-    def done(self, result: Any) -> None:
-        """Reply with the result or the ``VeilmqError`` of the command."""
-        assert self.plan is not None, "only a decoded request reaches the store"
-        try:
-            reply = self.protocol.encode(self.plan, result)
-        except Exception:
-            log.exception("the reply to %s could not be encoded", self.action)
-            reply = self.protocol.refuse(InternalError(), self.base_url)
-        self.request.respond(reply.status, reply.headers, reply.body)
-        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
-
-    def finish(self, result: Any) -> None:
-        """Reply with the result, or with the ``Reply`` that refuses a parked poll."""
-        if type(result) is Reply:
-            self.reply(result)
-        else:
-            self.done(result)
-
-    def reply(self, reply: Reply) -> None:
-        """Write and count the reply."""
-        self.request.respond(reply.status, reply.headers, reply.body)
-        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)

@@ -17,17 +17,17 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from veilmq.core import commands, topics
 from veilmq.core.commands import BrowseQueues, Command, Done, Engine, InspectQueue, QueuePage, QueueView
 from veilmq.core.topics import Forward
-from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import Deferred
-from veilmq.server.http_parser import Pending, Request
+from veilmq.server.http_parser import Pending
+from veilmq.server.protocols import Exchange
 from veilmq.wire.exchange import Caller, RequestContext, caller_from_arn
 from veilmq.wire.sqs import policies
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
@@ -77,22 +77,6 @@ _WITHOUT_QUEUE |= {commands.ShowAccount, commands.SetAccount}
 
 _WITH_EXTRA_PERMISSIONS = frozenset({Forward, InspectQueue, topics.Subscribe})
 """Commands that need more permissions than that on their own queue: see ``_extra_permissions``."""
-
-
-class Exchange(Protocol):
-    """A recognised request: ``dispatch.Exchange``."""
-
-    request: Request
-    protocol: protocols.Protocol
-    action: str
-    base_url: str
-
-    @property
-    def permission(self) -> str:
-        """The action that queue policies check."""
-
-
-Retry = Callable[[], Pending | None]
 
 
 class PolicyUnknown(Exception):
@@ -244,7 +228,7 @@ class Permissions:
         if cached is not None and cached.waiting is None and now_s >= cached.stale_at_s:
             del self._cached[queue]
 
-    def wait(self, unknown: PolicyUnknown, retry: Retry, failed: Done, now_s: float) -> Pending:
+    def wait(self, unknown: PolicyUnknown, retry: Callable[[], Pending | None], failed: Done, now_s: float) -> Pending:
         """Call ``retry`` when the policy is read, or ``failed`` with the engine's error."""
         queue = unknown.queue
         waiting = Deferred(retry)

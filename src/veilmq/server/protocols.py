@@ -3,11 +3,17 @@
 The first row that recognises a request by its head serves it.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
+import msgspec
+
+from veilmq.core.errors import InternalError
 from veilmq.server.http_parser import Refusal, RenderedReply, Request, render_text
+from veilmq.server.metrics import Metrics
 from veilmq.wire.exchange import Plan, Reply, RequestContext
 from veilmq.wire.smq import errors as smq_errors
 from veilmq.wire.smq import request as smq_request
@@ -21,6 +27,8 @@ from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 from veilmq.wire.v1 import request as v1
 from veilmq.wire.v1.routes import ROUTES, route_key
 from veilmq.wire.v1.routes import decode as decode_v1
+
+log = logging.getLogger(__name__)
 
 _FORM = b"application/x-www-form-urlencoded"
 
@@ -151,3 +159,43 @@ def render_refusal(refusal: Refusal, target: bytes, headers: Mapping[bytes, byte
         return render_text(refusal, headers)
     reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
     return RenderedReply(refusal.extra_headers + reply.headers, reply.body)
+
+
+class Exchange(msgspec.Struct, eq=False):
+    """A recognised request; ``base_url`` is the address that the client used, ``plan`` the decoded request."""
+
+    request: Request
+    metrics: Metrics
+    protocol: Protocol
+    action: str
+    started_s: float
+    base_url: str = ""
+    plan: Plan | None = None
+
+    @property
+    def permission(self) -> str:
+        """The action that queue policies check."""
+        return self.protocol.permissions.get(self.action, self.action)
+
+    def done(self, result: Any) -> None:
+        """Reply with the result or the ``VeilmqError`` of the command."""
+        assert self.plan is not None, "only a decoded request reaches the store"
+        try:
+            reply = self.protocol.encode(self.plan, result)
+        except Exception:
+            log.exception("the reply to %s could not be encoded", self.action)
+            reply = self.protocol.refuse(InternalError(), self.base_url)
+        self.request.respond(reply.status, reply.headers, reply.body)
+        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
+
+    def finish(self, result: Any) -> None:
+        """Reply with the result, or with the ``Reply`` that refuses a parked poll."""
+        if type(result) is Reply:
+            self.reply(result)
+        else:
+            self.done(result)
+
+    def reply(self, reply: Reply) -> None:
+        """Write and count the reply."""
+        self.request.respond(reply.status, reply.headers, reply.body)
+        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)

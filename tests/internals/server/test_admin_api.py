@@ -230,7 +230,7 @@ async def test_a_cancelled_long_poll_takes_no_message(host: Host) -> None:
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receiving
-    assert (host.polls.parked, len(host.in_process)) == (0, 0)
+    assert (host.polls.parked, host.in_process._in_progress) == (0, set())
     await execute(host.engine, Send(queue=QUEUE, messages=(NewMessage(body="m", size_bytes=1),)))
     received = json.loads((await host.sqs("ReceiveMessage", QueueUrl=URL)).body)
     assert received["Messages"][0]["Body"] == "m"

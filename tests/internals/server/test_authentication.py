@@ -20,7 +20,9 @@ from veilmq.core.commands import Command, QueueView
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.settings import QueueSettings
 from veilmq.server.authentication import Authentication, CredentialsError, load
+from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import FRESH_S, Permissions, PolicyDecisions, PolicyUnknown
+from veilmq.server.protocols import SQS_JSON, Exchange
 from veilmq.wire.exchange import caller_named
 
 
@@ -160,14 +162,12 @@ def test_a_key_expires_by_the_wall_clock(tmp_path: Path) -> None:
 # The cache of policies.
 
 
-class FakeExchange:
-    """An exchange and a poll that record their calls."""
+NO_REQUEST: Any = None
+EXCHANGE = Exchange(NO_REQUEST, Metrics(), SQS_JSON, "SendMessage", 0.0)
 
-    request: Any = None
-    protocol: Any = None
-    base_url = ""
-    action = permission = "SendMessage"
-    started_s = 0.0
+
+class FakePoll:
+    """A poll that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -181,7 +181,7 @@ class FakeExchange:
     def hurry(self) -> None:
         self.calls.append("hurried")
 
-    def retry(self) -> "FakeExchange":
+    def retry(self) -> "FakePoll":
         self.calls.append("retry")
         return self
 
@@ -202,45 +202,44 @@ VIEW = QueueView(queue=PURGE.queue, settings=QueueSettings(), created_at_ms=0, m
 
 def test_requests_that_wait_for_a_policy_share_one_query(engine: ScriptedEngine, permissions: Permissions) -> None:
     """They continue in order, and can be withdrawn or hurried before and after."""
-    exchanges = [FakeExchange() for _ in range(4)]
+    polls = [FakePoll() for _ in range(4)]
     with pytest.raises(PolicyUnknown):
-        permissions.check(exchanges[0], PURGE, caller_named(OWNER), 0.0)
+        permissions.check(EXCHANGE, PURGE, caller_named(OWNER), 0.0)
     gone, hurried, patient, late = [
-        permissions.wait(PolicyUnknown(PURGE.queue), each.retry, each.done, 0.0) for each in exchanges
+        permissions.wait(PolicyUnknown(PURGE.queue), each.retry, each.done, 0.0) for each in polls
     ]
     gone.withdraw()
     hurried.hurry()
     assert [command for command, _ in engine.pending] == [commands.ShowQueue(queue=PURGE.queue)]
     engine.complete(VIEW)
-    assert [each.calls for each in exchanges] == [[], ["retry", "hurried"], ["retry"], ["retry"]]
+    assert [each.calls for each in polls] == [[], ["retry", "hurried"], ["retry"], ["retry"]]
     patient.hurry()
     late.withdraw()
-    assert [each.calls for each in exchanges[2:]] == [["retry", "hurried"], ["retry", "withdrawn"]]
-    permissions.check(exchanges[0], PURGE, caller_named(OWNER), 0.0)
+    assert [each.calls for each in polls[2:]] == [["retry", "hurried"], ["retry", "withdrawn"]]
+    permissions.check(EXCHANGE, PURGE, caller_named(OWNER), 0.0)
 
 
 def test_a_policy_dropped_while_it_is_read_is_not_cached(engine: ScriptedEngine, permissions: Permissions) -> None:
-    waiting, deleting = FakeExchange(), FakeExchange()
+    waiting, deleting = FakePoll(), FakePoll()
     permissions.wait(PolicyUnknown(PURGE.queue), waiting.retry, waiting.done, 0.0)
     command = commands.DeleteQueue(queue=PURGE.queue)
-    permissions.intercept(waiting, command, caller_named(OWNER), deleting.done)(None)
+    permissions.intercept(EXCHANGE, command, caller_named(OWNER), deleting.done)(None)
     engine.complete(VIEW)
     assert (waiting.calls, deleting.calls) == (["retry"], ["NoneType"])
     with pytest.raises(PolicyUnknown):
-        permissions.check(waiting, PURGE, caller_named(OWNER), waiting.started_s)
+        permissions.check(EXCHANGE, PURGE, caller_named(OWNER), 0.0)
 
 
 def test_a_queue_deleted_elsewhere_is_dropped_at_the_next_read(
     engine: ScriptedEngine, permissions: Permissions
 ) -> None:
-    exchange = FakeExchange()
-    permissions.wait(PolicyUnknown(PURGE.queue), exchange.retry, exchange.done, 0.0)
+    poll = FakePoll()
+    permissions.wait(PolicyUnknown(PURGE.queue), poll.retry, poll.done, 0.0)
     engine.complete(VIEW)
-    exchange.started_s = FRESH_S
-    permissions.check(exchange, PURGE, caller_named(OWNER), exchange.started_s)
+    permissions.check(EXCHANGE, PURGE, caller_named(OWNER), FRESH_S)
     engine.complete(QueueNotFound(PURGE.queue))
     with pytest.raises(PolicyUnknown):
-        permissions.check(exchange, PURGE, caller_named(OWNER), exchange.started_s)
+        permissions.check(EXCHANGE, PURGE, caller_named(OWNER), FRESH_S)
 
 
 def test_the_cache_of_policies_is_bounded(
@@ -248,11 +247,11 @@ def test_the_cache_of_policies_is_bounded(
 ) -> None:
     monkeypatch.setattr("veilmq.server.permissions._CACHED_MAX", 3)
     for number in range(10):
-        exchange = FakeExchange()
+        poll = FakePoll()
         queue = f"{OWNER}/jobs{number}"
-        permissions.wait(PolicyUnknown(queue), exchange.retry, exchange.done, 0.0)
+        permissions.wait(PolicyUnknown(queue), poll.retry, poll.done, 0.0)
         engine.complete(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
-        assert exchange.calls == ["retry"]
+        assert poll.calls == ["retry"]
     assert len(permissions._cached) <= 3
 
 

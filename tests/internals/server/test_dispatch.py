@@ -18,11 +18,11 @@ from tests.server.http_host import dial
 from tests.server.keys import REGION, client, signed_action, written
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
-from veilmq.server.dispatch import Dispatcher, Exchange, Route
+from veilmq.server.dispatch import Dispatcher, Route
 from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Layout, Pending, Request
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
+from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Exchange, Protocol
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Plan, RequestContext
 
