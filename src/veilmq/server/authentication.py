@@ -24,7 +24,7 @@ import msgspec
 
 from veilmq.server.admission import Share
 from veilmq.server.http_parser import Request
-from veilmq.server.process import Tls, TlsError
+from veilmq.server.process import Tls, TlsError, open_file
 from veilmq.server.settings import Addresses, ServerSettings
 from veilmq.wire.exchange import AccessKey, Caller, RequestContext, caller_named
 from veilmq.wire.smq.signatures import Verifier as SmqVerifier
@@ -108,11 +108,9 @@ def load(path: Path) -> dict[str, AccessKey]:
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open_file(path) as file:
             status = os.fstat(file.fileno())
             mode = status.st_mode
-            if not stat.S_ISREG(mode):
-                raise CredentialsError(path, "is no file")
             # Kubernetes and systemd mount a secret as root's, readable by the server's group.
             is_mounted = status.st_uid == 0 != os.geteuid()
             if mode & (_OTHERS & ~stat.S_IRGRP if is_mounted else _OTHERS):

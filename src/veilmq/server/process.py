@@ -15,19 +15,19 @@ certificate replaces the old one as a whole, and open connections keep theirs.
 import asyncio
 import errno
 import logging
+import os
 import signal
 import socket
 import ssl
+import stat
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 BACKLOG = 1_024
-
-_Address = tuple[socket.AddressFamily, Any]
 
 _NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
 _FREE_PORT_ATTEMPTS = 16
@@ -47,7 +47,7 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
         infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise BindError(f"Cannot listen on {where}: the host is unknown ({error.strerror}).") from None
-    addresses: list[_Address] = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
     for attempt in range(_FREE_PORT_ATTEMPTS):
         try:
             return _bind(addresses, port)
@@ -75,7 +75,7 @@ def is_loopback(listeners: Sequence[socket.socket]) -> bool:
     return all(ip_address(listener.getsockname()[0]).is_loopback for listener in listeners)
 
 
-def _bind(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
+def _bind(addresses: Sequence[tuple[socket.AddressFamily, Any]], port: int) -> list[socket.socket]:
     """Bind all addresses that this machine has; raises ``OSError`` if it has none, or one cannot be bound."""
     listeners: list[socket.socket] = []
     not_here: OSError | None = None
@@ -193,6 +193,15 @@ HANDSHAKE_S_MAX, CLOSING_S_MAX = 10, 2
 """How long a client may take for a handshake, and for closing a connection, in seconds."""
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read it; raises ``OSError``. Opening a pipe would wait for its writer."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115 (returned)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return file
+
+
 class TlsError(Exception):
     """The certificate and key cannot be used; ``str()`` says why and what to do."""
 
@@ -234,23 +243,36 @@ def accept_options(tls: Tls | None) -> dict[str, Any]:
 def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     for path, what in ((certificate, "certificate"), (key, "key")):
         try:
-            path.read_bytes()
+            open_file(path).close()
         except OSError as error:
             raise TlsError(f"The TLS {what} {path} cannot be read: {error.strerror}.") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts this certificate
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
     def refuse_passphrase() -> str:
         raise TlsError(f"The TLS key {key} needs a passphrase; give one without.")
 
     try:
         context.load_cert_chain(certificate, key, password=refuse_passphrase)
+        client.load_verify_locations(certificate)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
         reason = (error.reason or "unknown").lower().replace("_", " ")
         raise TlsError(f"The TLS certificate {certificate} or key {key} is unusable or not in PEM: {reason}.") from None
-    except OSError as error:  # changed since they were read
+    except OSError as error:  # changed since they were opened
         raise TlsError(f"The TLS certificate {certificate} or key {key} cannot be read: {error.strerror}.") from None
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(received, sent), context.wrap_bio(sent, received, server_side=True)
+    for end in (*ends, ends[0]):
+        try:
+            end.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            log.warning("clients will refuse the certificate of %s: %s", certificate, error.verify_message)
+        except ssl.SSLError:
+            continue  # it waits for the other end
     return context

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
+from veilmq.server.process import open_file
 from veilmq.server.pushes import PushError
 
 FILE_NAME = "push.pem"
@@ -60,10 +61,10 @@ def generate(*, now_s: float) -> Identity:
 def read(key: Path, certificate: Path) -> Identity:
     """Read the identity from two files, which may be one; raises ``PushError``."""
     try:
-        texts = key.read_bytes(), certificate.read_bytes()
+        with open_file(key) as private, open_file(certificate) as public:
+            return _read(private.read(), public.read(), str(key), str(certificate))
     except OSError as error:
         raise PushError(f"{error.filename} cannot be read: {error.strerror}.") from None
-    return _read(*texts, str(key), str(certificate))
 
 
 def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) -> Identity:

@@ -15,8 +15,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import pytest
 import trustme
@@ -32,11 +33,22 @@ from veilmq.cli.connection import post
 from veilmq.cli.top import read_queues
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
 from veilmq.client.transport import SigningKey
+from veilmq.server import process as process_module
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
 from veilmq.server.http import Http1Connection
 from veilmq.server.long_polling import Poll
-from veilmq.server.process import BindError, Tls, TlsError, authority, bind, close, is_loopback, on_signals
+from veilmq.server.process import (
+    BindError,
+    Tls,
+    TlsError,
+    authority,
+    bind,
+    close,
+    is_loopback,
+    on_signals,
+    open_file,
+)
 from veilmq.server.settings import ServerSettings
 from veilmq.store.clock import SystemClock
 from veilmq.testing import RunningServer
@@ -145,8 +157,8 @@ class Files:
         AUTHORITY.cert_pem.write_to_path(str(self.authority))
         self.issue("127.0.0.1", "localhost")
 
-    def issue(self, *names: str) -> None:
-        issued = AUTHORITY.issue_cert(*names)
+    def issue(self, *names: str, **validity: Any) -> None:
+        issued = AUTHORITY.issue_cert(*names, **validity)
         self.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         self.key.write_bytes(issued.private_key_pem.bytes())
 
@@ -285,23 +297,19 @@ def test_reloading_a_broken_certificate_keeps_the_old_one(
 
 
 def test_a_certificate_removed_during_the_reload_keeps_the_old_one(
-    server: RunningServer, files: Files, caplog: pytest.LogCaptureFixture
+    server: RunningServer, files: Files, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removed after it was read and before it is loaded."""
+    """Removed after it was opened and before it is loaded."""
     first = serial(server, files)
-    files.certificate.unlink()
-    os.mkfifo(files.certificate)
 
-    def write_once() -> None:
-        with files.certificate.open("w", encoding="utf-8") as pipe:
-            files.certificate.unlink()
-            pipe.write("read")
+    def remove_opened(path: Path) -> BinaryIO:
+        file = open_file(path)
+        files.certificate.unlink(missing_ok=True)
+        return file
 
-    writer = threading.Thread(target=write_once)
-    writer.start()
+    monkeypatch.setattr(process_module, "open_file", remove_opened)
     with caplog.at_level(logging.ERROR):
         server.reload()
-    writer.join(PATIENCE_S)
     assert "the certificate was not reloaded" in caplog.text
     assert "cannot be read: No such file or directory" in caplog.text
     assert serial(server, files) == first
@@ -364,18 +372,41 @@ def refusal(certificate: Path, key: Path) -> str:
 
 
 def test_unusable_tls_files_are_an_error_at_the_start(files: Files, tmp_path: Path) -> None:
-    """A missing file, the key of another certificate, and text that is not PEM."""
+    """A missing file, the key of another certificate, a pipe, and text that is not PEM."""
     missing = tmp_path / "missing.pem"
     assert refusal(missing, files.key) == f"The TLS certificate {missing} cannot be read: No such file or directory."
     assert refusal(files.certificate, missing) == f"The TLS key {missing} cannot be read: No such file or directory."
     other = tmp_path / "other.pem"
     other.write_bytes(AUTHORITY.issue_cert("h").private_key_pem.bytes())
     assert f"The TLS key {other} is not that of the certificate" in refusal(files.certificate, other)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert refusal(pipe, files.key) == f"The TLS certificate {pipe} cannot be read: it is no file."
+    assert refusal(files.certificate, pipe) == f"The TLS key {pipe} cannot be read: it is no file."
     other.write_text("nonsense", encoding="utf-8")
     assert "is unusable or not in PEM" in refusal(other, files.key)
     assert "is unusable or not in PEM" in refusal(files.certificate, other)
     with pytest.raises(TlsError):
         RunningServer(tls_certificate=missing, tls_key=files.key).__enter__()
+
+
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("validity", "problem"),
+    [
+        ({"not_after": NOW - timedelta(days=1)}, "certificate has expired"),
+        ({"not_before": NOW + timedelta(days=1)}, "certificate is not yet valid"),
+    ],
+)
+def test_a_certificate_that_is_not_valid_now_is_logged(
+    files: Files, caplog: pytest.LogCaptureFixture, validity: dict[str, datetime], problem: str
+) -> None:
+    tls = Tls(files.certificate, files.key)
+    files.issue("127.0.0.1", **validity)
+    assert caplog.messages == []
+    tls.reload()
+    assert f"clients will refuse the certificate of {files.certificate}: {problem}" in caplog.messages
 
 
 def test_a_key_with_a_passphrase_is_refused(files: Files) -> None:
@@ -445,6 +476,7 @@ AT_ONCE_S = 25.0  # less than the timeouts of requests and of draining
 MAIN = """
 import sys
 from pathlib import Path
+from veilmq.server import process as process_module
 from veilmq.server.app import run
 from veilmq.server.settings import ServerSettings
 sys.exit(run(ServerSettings(port=0, admin_port=0, data=Path(sys.argv[1]), drain_s_max=int(sys.argv[2]))))

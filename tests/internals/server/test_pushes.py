@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 import sys
@@ -692,6 +693,9 @@ def test_errors_of_a_given_identity(tmp_path: Path) -> None:
         push_identity.read(tmp_path / "none.pem", certificate)
     with pytest.raises(PushError, match="must be a key and a certificate in PEM"):
         push_identity.read(certificate, certificate)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(PushError, match="pipe cannot be read: it is no file"):
+        push_identity.read(pipe, certificate)
     curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
