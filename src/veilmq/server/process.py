@@ -45,8 +45,9 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
     where = f"{host}:{port}"
     try:
         infos = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise BindError(f"Cannot listen on {where}: the host is unknown ({error.strerror}).") from None
+    except (socket.gaierror, UnicodeError) as error:  # the latter for labels that no name can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BindError(f"Cannot listen on {where}: the host is unknown ({reason}).") from None
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
     for attempt in range(_FREE_PORT_ATTEMPTS):
         try:
