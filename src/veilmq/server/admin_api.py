@@ -310,6 +310,3 @@ class _InProcessRequest(QueueRequest, eq=False):
 
     def run_in_turn(self, run: Callable[[], None]) -> None:
         run()
-
-    def end_connection(self) -> None:
-        """Do nothing: there is no connection."""
