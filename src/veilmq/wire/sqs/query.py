@@ -199,7 +199,7 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
         return node or {}
     key = key_name(element)
     entries = {element: node} if key in node else {f"{element}.{index}": node[index] for index in _indices(node)}
-    read = {}
+    read: dict[str, Any] = {}
     for name, entry in entries.items():
         if isinstance(entry, str) or key not in entry:
             raise errors.missing_parameter(f"{name}.{key}")
@@ -208,7 +208,9 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
         entry_key = entry[key]
         if not isinstance(entry_key, str):
             raise malformed(_UNEXPECTED_LIST)
-        read[entry_key] = _read(kind.value_type, entry.get(VALUE, {}), VALUE, action)
+        value = _read(kind.value_type, entry.get(VALUE, {}), VALUE, action)
+        if read.setdefault(entry_key, value) != value:
+            raise malformed(f"The parameter {element} has two values for {truncated(entry_key)}; send it once.")
     return read
 
 

@@ -73,6 +73,7 @@ def test_unknown_actions(action: bytes) -> None:
     ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value=x", "can not be converted to a Structure"),
     ("SendMessage", "MessageAttribute.1.Name.1=a", "Start of list found where not expected"),
     ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value.BinaryValue=_", "base64"),
+    ("TagQueue", "Tag.1.Key=a&Tag.1.Value=x&Tag.2.Key=a&Tag.2.Value=y", "Tag has two values for a"),
     ("SendMessageBatch", "SendMessageBatchRequestEntry.1=x", "can not be converted to a Structure (at Entries[0])"),
     ("SendMessageBatch", "SendMessageBatchRequestEntry.1.DelaySeconds=x", "(at Entries[0].DelaySeconds)"),
     ("SetQueueAttributes", "Attribute.1.Name=a&Attribute.1.Value.1=x", "Start of structure or map found"),
