@@ -224,13 +224,6 @@ def _list_queues(request: ApiRequest, fields: ListFields, context: RequestContex
 AnyMessage = TypeVar("AnyMessage", SeenMessage, PeekedMessage)
 State = Literal["visible", "in_flight", "delayed"]
 
-_STATES: dict[State, MessageState] = {
-    "visible": MessageState.VISIBLE,
-    "in_flight": MessageState.IN_FLIGHT,
-    "delayed": MessageState.DELAYED,
-}
-_STATE_NAMES = {state: word for word, state in _STATES.items()}
-
 Messages = Annotated[int, limits.INSPECT_MESSAGES.constraint]
 Leases = Annotated[int, limits.INSPECT_LEASES.constraint]
 Characters = Annotated[int, Meta(ge=0, le=limits.MESSAGE_BYTES.maximum)]
@@ -331,7 +324,7 @@ def _list_messages(request: ApiRequest, fields: InspectFields, context: RequestC
     command = InspectQueue(
         queue=request.queue,
         count=fields.count,
-        state=None if fields.state is None else _STATES[fields.state],
+        state=None if fields.state is None else MessageState[fields.state.upper()],
         receipts=fields.receipts,
         id=None if fields.id is None else fields.id.bytes,
         bytes_max=limits.INSPECT_READ_BYTES,
@@ -339,7 +332,7 @@ def _list_messages(request: ApiRequest, fields: InspectFields, context: RequestC
 
     def respond(seen: list[SeenMessage]) -> Reply:
         shown, is_cut = _limit_size(seen, fields)
-        rows = [ListedMessage(**_fields(each, body) | {"state": _STATE_NAMES[each.state]}) for each, body in shown]
+        rows = [ListedMessage(**_fields(each, body) | {"state": each.state.name.lower()}) for each, body in shown]
         return as_json(ListedMessages(rows, is_cut))
 
     return ApiCall(command, respond)
