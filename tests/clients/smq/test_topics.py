@@ -108,6 +108,7 @@ def test_topics_are_listed_in_pages(account: Account, server: RunningServer) -> 
     detailed = smq_request(server, "GET", "/topics", "", "x-mns-with-meta: true", "x-mns-prefix: b")
     found = [detailed.text(name) for name in ("TopicName", "MessageCount", "TopicURL")]
     assert found == ["b", "0", "http://h:1/topics/b"]
+    assert "TopicName" not in smq_request(server, "GET", "/topics").body
 
 
 def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
@@ -185,6 +186,7 @@ def test_subscriptions_are_listed_in_pages(topic: Topic, queue: Queue, server: R
     detailed = smq_request(server, "GET", path, "", "x-mns-with-meta: true", "x-mns-prefix: a1").body
     shown = smq_request(server, "GET", f"{path}/a1").body.partition('v1">\n')[2]
     assert f"<SubscriptionURL>http://h:1{path}/a1</SubscriptionURL>\n{shown}\n</Subscriptions>" in detailed
+    assert "Endpoint" not in smq_request(server, "GET", path).body
 
 
 def test_a_subscription_may_be_deleted_repeatedly(topic: Topic, queue: Queue) -> None:
@@ -292,9 +294,16 @@ def test_the_maximum_message_size_excludes_the_notification_document(topic: Topi
     subscribe(topic)
     topic.publish_message(TopicMessage("&" * SIZE))
     assert as_xml(received(plain).message_body)["Message"] == "&" * SIZE
+    plain.set_attributes(QueueMeta(max_msg_size=1_024))
+    topic.publish_message(TopicMessage("x" * 1_025))
+    with refused("MessageNotExist"):
+        plain.receive_message()
     topic.set_attributes(TopicMeta(1_024))
-    with refused("InvalidArgument"):
-        topic.publish_message(TopicMessage("x" * 1_025))
+    described = TopicMessage("x" * 1_020)
+    described.add_user_property("kind", MessagePropertyValue.create_string("x"))
+    for too_long in (TopicMessage("x" * 1_025), TopicMessage("é" * 513), described):
+        with refused("InvalidArgument"):
+            topic.publish_message(too_long)
 
 
 def test_published_messages_are_received_over_sqs(topic: Topic, queue: Queue, server: RunningServer) -> None:
