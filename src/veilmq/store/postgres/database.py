@@ -414,12 +414,10 @@ class DatabaseClock:
     def __init__(self, machine: SystemClock) -> None:
         self.machine = machine
         self._ahead_ms = 0
-        self._last_ms = 0
 
     def now_ms(self) -> int:
-        """Return the database's time; it never goes back."""
-        self._last_ms = max(self._last_ms, self.machine.now_ms() + self._ahead_ms)
-        return self._last_ms
+        """Return the database's time; it steps with the database's clock, so intervals use the clock of the machine."""
+        return self.machine.now_ms() + self._ahead_ms
 
     def shown_ms(self, at_ms: int | None = None) -> int:
         """Return ``at_ms``, or the current time: shown time is the database's time."""

@@ -161,7 +161,7 @@ class _InFlightCount:
     in_flight: int = 0
     delta: int = 0  # changes by this node since the count, without shared ones
     due_ms: int = 0  # when the next count is due, by the database's clock
-    recount_at_ms: int = 0  # the same by the node's clock
+    recount_at_ms: int = 0  # the same by the machine's clock
     recount_at_ms_if_free: int = 0  # while half of the quota is free
     shares_delta: bool = False  # changes are added to the count of all nodes at once
 
@@ -256,14 +256,14 @@ _HIDDEN_READ_MAX = 20_000
 
 
 class FairShares(Fairness):
-    """The groups of one partition, and which of them are noisy. Instants are of the database's clock."""
+    """The groups of one partition, and which of them are noisy. Instants of leases are of the database's clock."""
 
     __slots__ = ("_ahead_ms", "_clock", "refresh_at_ms", "suspects", "touched")
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.suspects: set[int] = set()  # groups that are noisy, or may be soon
-        self.refresh_at_ms = 0  # when the leases of all nodes may be read again, by the node's clock
+        self.refresh_at_ms = 0  # when the leases of all nodes may be read again
         self.touched: set[int] | None = None  # positions that changed during a refresh
         self._clock = clock
         self._ahead_ms = 0  # offset of the database's clock
@@ -398,10 +398,10 @@ class Node:
         self.positions = Positions()
         self.totals: defaultdict[int, Counter[str]] = defaultdict(Counter)
         """Messages by queue number, counted by this node since its start; a repeated transaction may count twice."""
-        self.fair: PartitionCache[FairShares] = PartitionCache(partial(FairShares, clock))
-        self.low_water: PartitionCache[LowWater] = PartitionCache(partial(LowWater, clock))
+        self.fair: PartitionCache[FairShares] = PartitionCache(partial(FairShares, clock.machine))
+        self.low_water: PartitionCache[LowWater] = PartitionCache(partial(LowWater, clock.machine))
         database.on_lost = self.low_water.clear
-        self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
+        self.in_flight = InFlight(options=options, clock=clock.machine, watches=self.watches)
         self.workers: dict[type[Command], Worker] = {}  # by the command that does one slice
         # Slow counts for claims, and until when they are reused.
         self.backlogs: PartitionCache[tuple[float, QueueCounts | None]] = PartitionCache(lambda: (0.0, None))

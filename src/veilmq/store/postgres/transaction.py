@@ -377,7 +377,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.after_commit.append(self.node.workers[step].schedule)
 
     def notify(self, name: str, due_ms: int = 0) -> None:
-        """``due_ms`` is by the database's clock, 0 for now; the node's clock may differ."""
         self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
 
     def wake(self) -> None:
@@ -385,7 +384,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         for name in self._changed:
             self.node.watches.changed(name)
         for name, due_ms in self._due_ms.items():
-            self.node.watches.wake(name, due_ms, here_ms=due_ms or self.node.clock.now_ms())
+            self.node.watches.wake(name, due_ms)
 
 
 @cache

@@ -134,27 +134,24 @@ class Watches:
     def unwatch(self, queue: str) -> None:
         self._wakes.pop(queue, None)
 
-    def wake(self, queue: str, due_ms: int, *, here_ms: int | None = None) -> None:
-        """Wake the waiters of all nodes for a message that may be visible at ``due_ms``, 0 for now, after its commit.
-
-        ``here_ms``, by the node's clock, is for waiters of this node.
-        """
-        self.wake_here(queue, due_ms if here_ms is None else here_ms)
+    def wake(self, queue: str, due_ms: int) -> None:
+        """Wake the waiters of all nodes, after the commit of a message that may be visible at ``due_ms``, 0 for now."""
+        self.wake_here(queue, due_ms)
         if self.is_awaited(queue):
             self._queue_notification("due", queue, due_ms)
 
     def is_awaited(self, queue: str) -> bool:
         """Return whether another node awaits ``queue``."""
         until_ms = self.awaited_until_ms.get(queue)
-        return until_ms is not None and until_ms > self._clock.now_ms()
+        return until_ms is not None and until_ms > self._clock.machine.now_ms()
 
     def wake_here(self, queue: str, due_ms: int) -> None:
-        """Wake the waiters of this node."""
+        """Wake the waiters of this node; ``due_ms`` 0 is now, by the clock of the node."""
         wake = self._wakes.get(queue)
         if wake is None:
             return
         try:
-            wake(due_ms)
+            wake(due_ms or self._clock.now_ms())
         except Exception:  # the change is committed already
             log.exception("the watch on %s failed", queue)
 
@@ -171,7 +168,7 @@ class Watches:
 
         Other nodes also forget the cached queue; on this node, the caller does that.
         """
-        self.wake_here(queue, self._clock.now_ms())
+        self.wake_here(queue, 0)
         self._queue_notification("changed", queue)
 
     def record_full(self, queue: str) -> None:
@@ -281,10 +278,10 @@ class Watches:
         """Queue a notification; of several for the same event the earliest ``due_ms`` is sent."""
         if self._connection is not None:
             self._pending[kind, queue] = min(due_ms, self._pending.get((kind, queue), due_ms))
-            self._sender.schedule(max(after_ms, self._next_send_ms - self._clock.now_ms()))
+            self._sender.schedule(max(after_ms, self._next_send_ms - self._clock.machine.now_ms()))
 
     async def _send(self) -> None:
-        self._next_send_ms = self._clock.now_ms() + SEND_INTERVAL_MS
+        self._next_send_ms = self._clock.machine.now_ms() + SEND_INTERVAL_MS
         pending, self._pending = self._pending, {}
         texts = [_encode(Notification(self.name, *event, due_ms)).decode() for event, due_ms in pending.items()]
         connection = self._connection
@@ -308,7 +305,7 @@ class Watches:
             return
         self._received += 1
         if kind in ("awaited", "full"):
-            self.awaited_until_ms[queue] = self._clock.now_ms() + _SUBSCRIPTION_MS
+            self.awaited_until_ms[queue] = self._clock.machine.now_ms() + _SUBSCRIPTION_MS
             if kind == "full":
                 self._full.add(queue)
         elif kind == "due":

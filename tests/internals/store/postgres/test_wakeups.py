@@ -12,12 +12,13 @@ import pytest
 
 from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, set_clock
 from tests.store.test_claims import claim, open_source
 from tests.store.test_dead_letters import DEAD, pair
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.server.long_polling import LongPolls
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
@@ -36,6 +37,7 @@ from veilmq.testing import VirtualClock
 
 for_each_kind = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 RECEIVE = commands.Receive(queue=QUEUE)
+SEND_DELAYED = commands.Send(queue=QUEUE, messages=(message("a", delay_s=5),))
 NOTIFY_BYTES_MAX = 7_999
 
 
@@ -115,15 +117,16 @@ def test_free_slot_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     assert len(nodes.do_at_other(RECEIVE).messages) == 1
 
 
-def test_janitor_wakes(nodes: TwoNodes) -> None:
-    nodes.host.create(retention_s=60)
-    nodes.host.send(*"ab")
-    nodes.watch()
-    nodes.advance(JANITOR_MS - 1_000)
-    nodes.woken_ms.clear()
-    nodes.advance(1_000)
-    nodes.advance(SEND_INTERVAL_MS)
-    nodes.until(lambda: 0 in nodes.woken_ms)
+def test_janitor_wakes(postgres_url: str) -> None:
+    with two_nodes(postgres_url, options=replace(RESTLESS, poll_s=1_000)) as nodes:  # no poll does it
+        nodes.host.create(retention_s=60)
+        nodes.host.send(*"ab")
+        nodes.watch()
+        nodes.advance(JANITOR_MS - 1_000)
+        nodes.woken_ms.clear()
+        nodes.advance(1_000)
+        nodes.advance(SEND_INTERVAL_MS)
+        nodes.until(lambda: nodes.woken_ms)
 
 
 def test_dead_letter_wakes(nodes: TwoNodes) -> None:
@@ -332,6 +335,26 @@ def test_polls_continue_after_an_error(postgres_url: str) -> None:
         host.values("UPDATE mq.queue SET settings = '{}'")
         host.advance(1_000)
         assert woken_ms
+
+
+def test_a_long_poll_does_not_spin_after_a_step_back_of_the_database(postgres_url: str) -> None:
+    """The message that it awaits is due before the node's time of the step."""
+    with hosting_postgres(postgres_url) as host:
+        host.create()
+        began_ms, received = host.clock.now_ms(), list[Any]()
+        polls = LongPolls(engine=host.engine, clock=host.engine.clock)
+        host.in_loop(lambda: polls.submit(RECEIVE, 20, received.append))
+        host.run(host.engine.drain())
+        host.run(set_clock(host.url, began_ms - 10_000))
+        host.in_loop(lambda: host.clock.advance(1_000))  # a poll
+        host.run(host.engine.drain())
+        host.in_loop(lambda: host.engine.submit(SEND_DELAYED, received.append))
+        host.run(asyncio.wait_for(host.engine.drain(), 30))
+        assert polls.parked == 1
+        host.run(set_clock(host.url, began_ms - 4_000))
+        host.in_loop(lambda: host.clock.advance(6_000))
+        host.run(host.engine.drain())
+        assert [each.body for each in received[-1].messages] == ["a"]
 
 
 # Notifications and waiters of one node.
