@@ -50,6 +50,9 @@ VISIBILITY = "visibility"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
+WEIGHT_MIN = 1e-6
+"""A key whose receipts are all older has no estimate."""
+
 SUMS = ("n", "extensions")
 """The columns of a cell that are added: receipts and extensions of their timeouts."""
 
@@ -117,14 +120,15 @@ def merged(parts: DataFrame) -> DataFrame:
 def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None = None) -> DataFrame:
     """Return cells without a ``day``, added with weights that halve every ``half_life_days`` before the latest day.
 
-    ``n2`` is the sum of the squares of the weights. Days before that of a queue and key in ``since`` do not count.
+    ``n2`` is the sum of the squares of the weights. Days before that of a queue and key in ``since`` do not count, nor
+    do days whose weight is below ``WEIGHT_MIN``.
     """
     if since is not None:
         known = parts.join(fn.broadcast(since), ["queue", "key"], "left")
         parts = known.where(fn.col("since").isNull() | (fn.col("day") >= fn.col("since"))).drop("since")
     latest = parts.agg(fn.max("day").alias("latest"))
-    age = fn.datediff("latest", "day")
-    weighted = parts.crossJoin(fn.broadcast(latest)).withColumn("weight", fn.pow(fn.lit(0.5), age / half_life_days))
+    weight = fn.pow(fn.lit(0.5), fn.datediff("latest", "day") / half_life_days)
+    weighted = parts.crossJoin(fn.broadcast(latest)).withColumn("weight", weight).where(fn.col("weight") >= WEIGHT_MIN)
     squares = fn.sum(fn.col("n") * fn.col("weight") ** 2).alias("n2")
     sums = [fn.sum(fn.col(name) * fn.col("weight")).alias(name) for name in SUMS]
     return weighted.groupBy(*_TIMELESS).agg(*sums, squares)

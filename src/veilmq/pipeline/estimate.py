@@ -293,7 +293,7 @@ def estimate(
         return replace(known, unrenewed=1.0 - renewing)
     late = float(first.late.sum())
     by_late = None
-    if late >= LATE_LEAST:
+    if late >= LATE_LEAST and first.arms.receipts.size:
         by_late = _estimate(first, by_late_deletes(first, later, rng, finishing=finishing), rng, options)
         if late >= LATE_MIN and by_late.is_known and by_late.quantile.width <= WIDTH_MAX:
             return by_late

@@ -152,7 +152,8 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     tails, log_hazard, log_rest = _tables()
     found = survival
     for tail_from in (TAIL_FROM, TAIL_FROM / 2.0, TAIL_FROM / 4.0):
-        first = max(min(int(np.searchsorted(-at_risk, -min(tail_from, receipts / 2.0))), last - 2), 0)
+        first = int(np.searchsorted(-at_risk, -min(tail_from, receipts / 2.0)))
+        first = max(min(first, last - 2, BUCKETS - _BUCKETS_IN_BIN), 0)
         bins = min((BUCKETS - first) // _BUCKETS_IN_BIN, _BINS)
         until = first + bins * _BUCKETS_IN_BIN
         entering = np.append(at_risk[first:until:_BUCKETS_IN_BIN], 0.0)

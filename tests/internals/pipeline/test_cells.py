@@ -69,9 +69,14 @@ def test_the_merged_cells_of_two_parts_are_the_cells_of_the_whole(spark: SparkSe
 
 
 def test_older_days_weigh_less(spark: SparkSession) -> None:
-    """With a half-life of one day, a receipt of the day before counts half."""
+    """With a half-life of one day, a receipt of the day before counts half; a key unused for weeks has no counts."""
     found = cells(
-        table(spark, row(Outcome.DELETED, 2_000), row(Outcome.DELETED, 2_000, received_at=LATE.replace(day=2)))
+        table(
+            spark,
+            row(Outcome.DELETED, 2_000),
+            row(Outcome.DELETED, 2_000, received_at=LATE.replace(day=2)),
+            row(Outcome.DELETED, 2_000, received_at=LATE - timedelta(days=30), key="unused"),
+        )
     )
     assert one(decayed(found, half_life_days=1)).first.receipts == pytest.approx(1.5)
 

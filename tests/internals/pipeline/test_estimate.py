@@ -180,8 +180,16 @@ def test_expiries_beyond_a_light_tail_are_crashes() -> None:
     assert (each[:, 1] > 1.25 * each[:, 0]).all()
 
 
-def test_if_no_receipt_was_deleted_nothing_is_known() -> None:
-    found = alone(receipt_counts(timeout_s=1.0, crashed=5_000.0))
+@pytest.mark.parametrize(
+    "first",
+    [
+        receipt_counts(timeout_s=1.0, crashed=5_000.0),
+        receipt_counts(late=[(60.0, 400.0)], extended=True),  # no arm has a receipt
+        receipt_counts(deleted=[(20 * 86_400.0, 1.0)]),  # beyond the buckets, after a step of the clock
+    ],
+)
+def test_if_no_receipt_was_deleted_in_sight_nothing_is_known(first: ReceiptCounts) -> None:
+    found = alone(first)
     assert not found.is_known
     assert found.quantile.why_not.startswith("not identifiable")
 
