@@ -30,7 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from veilmq.core import Value
 from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES
 from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveTable, compact, now_ms
-from veilmq.pipeline.folders import Place
+from veilmq.pipeline.folders import Place, read_parquet
 from veilmq.pipeline.options import ArchiveOptions, ReplayOptions, Slice
 from veilmq.pipeline.session import PipelineFailed, Report, in_tasks, reason_of, run_streams, start_stream
 from veilmq.spark.datasource import SCHEMA as MESSAGE
@@ -121,7 +121,7 @@ def read_archive(
     ]
     if not paths:
         return spark.createDataFrame([], SPARK_SCHEMA)
-    rows = spark.read.schema(SPARK_SCHEMA).option("basePath", table.location).parquet(*paths)
+    rows = read_parquet(spark.read.schema(SPARK_SCHEMA).option("basePath", table.location), *paths)
     if part.since is not None:
         rows = rows.where(F.col("sent_at") >= F.lit(part.since))
     if part.until is not None:

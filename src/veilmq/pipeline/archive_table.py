@@ -190,6 +190,8 @@ class ArchiveTable:
                 table.alter.add_columns(missing)
                 self._sync_log(table, first)
 
+        if "%" in self.location:
+            raise PipelineFailed(f"{self.location}: deltalake would decode this name; choose one without %.")
         try:
             self._retried(create)
         except (OSError, DeltaError) as error:

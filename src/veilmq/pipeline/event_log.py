@@ -36,7 +36,7 @@ from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.events import parquet
 from veilmq.events.parquet import DATA_SET, RANGES, RangeEntry, entry_name
 from veilmq.pipeline.cells import cells, merged, waits
-from veilmq.pipeline.folders import Place, existing, is_url, located
+from veilmq.pipeline.folders import Place, existing, is_url, located, read_parquet
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class EventLog:
         if not files:
             return self._spark.createDataFrame([], SCHEMA)
         paths = [f"{self.root}/{name}" for name in files]
-        return self._spark.read.schema(SCHEMA).parquet(*paths).coalesce(tasks_max)
+        return read_parquet(self._spark.read.schema(SCHEMA), *paths).coalesce(tasks_max)
 
     def _follow(self, nodes: Sequence[str], positions: Mapping[str, int]) -> Found:
         """Read the entries of ``nodes`` from ``positions`` on; for a node without a position, from its oldest entry."""

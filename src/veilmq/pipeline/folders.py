@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
 def is_url(place: str) -> bool:
@@ -29,10 +30,15 @@ def located(place: str) -> str:
     return (place if is_url(place) else str(Path(place).absolute())).rstrip("/")
 
 
+def read_parquet(reader: DataFrameReader, *places: str) -> DataFrame:
+    """Return the Parquet files under ``places``, whose names are no patterns."""
+    return reader.parquet(*(_GLOB.sub(r"\\\g<0>", each) for each in places))
+
+
 def existing(reader: DataFrameReader, place: str) -> DataFrame | None:
     """Return the Parquet files under ``place``; ``None`` if it does not exist."""
     try:
-        found = reader.parquet(place)
+        found = read_parquet(reader, place)
         found.schema  # noqa: B018 - Spark Connect resolves the path only on first use
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":

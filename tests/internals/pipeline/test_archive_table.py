@@ -236,6 +236,13 @@ def test_a_folder_without_a_table_is_an_error(tmp_path: Path) -> None:
         ArchiveTable(tmp_path).snapshot()
 
 
+def test_a_folder_that_deltalake_would_decode_is_refused(tmp_path: Path) -> None:
+    """The files would be in one folder, and the log in another."""
+    with pytest.raises(PipelineFailed, match="without %"):
+        ArchiveTable(tmp_path / "a%20b").create()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_delta_table_is_refused_and_not_changed(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"a": [1]}))
     for use in (ArchiveTable(tmp_path).create, ArchiveTable(tmp_path).snapshot):

@@ -96,7 +96,7 @@ def test_archive_and_replay(
         server.advance(10)
     steps = [NewMessage(body=f"s{n:02}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(10)]
     send_in_order(client, "steps.fifo", steps)
-    folder = str(tmp_path / "archive")
+    folder = str(tmp_path / "archive [1]")  # not a pattern
     options = ArchiveOptions(table=folder, batch_messages=10)
     queues = ("orders", "steps.fifo")
     assert archive(spark, server.endpoint, queues, options).messages == {"orders": 20, "steps.fifo": 10}
@@ -120,7 +120,7 @@ def test_archive_and_replay(
     replay = Replay(endpoint=server.endpoint, to="again", slice=part, options=replay_options)
     assert replay.send(spark).messages == 19
     assert replay.send(spark).before == 19
-    record = tmp_path / "archive" / "_replays" / "one.json"
+    record = Path(folder) / "_replays" / "one.json"
     killed = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
     record.write_bytes(msgspec.json.encode(killed))  # like a kill before later batches are recorded
     assert 0 < replay.send(spark).before < 19

@@ -19,6 +19,7 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.receipts import Outcome
 from veilmq.core.settings import QueueSettings, RoutingTable
 from veilmq.pipeline.cells import KeyCounts, ReceiptCounts
+from veilmq.pipeline.folders import read_parquet
 from veilmq.pipeline.options import ClassOptions, TuneOptions
 from veilmq.pipeline.report import BYTES_MAX, page, report
 from veilmq.pipeline.route import route_table
@@ -249,7 +250,7 @@ def test_settings_are_read_from_the_queues(client: HttpQueueClient) -> None:
 
 def test_recommendations_routing_table_and_report_use_one_state(spark: SparkSession, tmp_path: Path) -> None:
     """With an empty log there is no recommendation, and the report has no queue. The report is self-contained."""
-    log, state, page_at = ExportedLog(tmp_path / "log"), str(tmp_path / "state"), tmp_path / "report.html"
+    log, state, page_at = ExportedLog(tmp_path / "log {1}"), str(tmp_path / "state [1]"), tmp_path / "report.html"
     settings = {"1/jobs": QueueSettings(visibility_timeout_s=60)}
     assert tune(spark, events=log.events, state=state, settings=settings) == ()
     page = report(spark, state=state, path=page_at, at_ms=0).read_text(encoding="utf-8")
@@ -261,7 +262,7 @@ def test_recommendations_routing_table_and_report_use_one_state(spark: SparkSess
     assert [(each.queue, each.key, each.current_s) for each in tuned] == [
         ("1/jobs", None, 60), ("1/jobs", "fast", 60), ("1/jobs", "slow", 60),
     ]  # fmt: skip
-    written = spark.read.parquet(f"{state}/recommendations")
+    written = read_parquet(spark.read, f"{state}/recommendations")
     assert tuple(written.columns) == COLUMNS
     assert [each["recommended_s"] for each in rows_of(tuned)] == [each.recommended_s for each in tuned]
 
