@@ -56,8 +56,8 @@ class Target:
         self._local = local
 
     def put(self, folder: str, name: str, content: Any) -> None:
-        """Write ``content`` (bytes or a buffer) as the file ``name`` in ``folder``, a path below the root."""
-        where = f"{self.root}/{folder}"
+        """Write ``content`` (bytes or a buffer) as the file ``name`` in ``folder``, a path below the root or ``""``."""
+        where = f"{self.root}/{folder}".rstrip("/")
         temporary, path = f"{where}/{_HIDDEN_PREFIX}{name}.{self._suffix}.tmp", f"{where}/{name}"
         if self._filesystem.type_name in _BUCKETS:
             self.write(path, content)

@@ -89,18 +89,12 @@ class Place:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file atomically and durably, replacing an existing one.
+        """Write a file atomically and durably, replacing an existing one."""
+        from veilmq.events.exporter import Target  # noqa: PLC0415 - has many imports
 
-        Concurrent writers may fail, but they never delete the file.
-        """
-        self.prepare(path)
-        written = f"{path}.new" if self.has_folders else path  # an object in a bucket appears only when complete
-        with self.files.open_output_stream(written) as file:
-            file.write(content)
-        self.sync(written)
-        if written != path:
-            self.files.move(written, path)
-            self.sync(str(Path(path).parent))
+        filesystem, root = _opened(self.location)
+        folder, _, name = path.rpartition("/")
+        Target(filesystem, root, local=isinstance(filesystem, fs.LocalFileSystem)).put(folder, name, content)
 
     def sync(self, *paths: str) -> None:
         """Sync local files and folders to disk; other file systems acknowledge only durable writes."""

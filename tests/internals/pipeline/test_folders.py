@@ -44,11 +44,14 @@ def test_a_file_is_synced_before_its_rename_and_its_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan of a replay must not be empty or missing after a power failure."""
-    synced: list[tuple[str, bool]] = []
+    synced: list[tuple[Path, bool]] = []
     file = tmp_path / "place" / "folder" / "file"
-    monkeypatch.setattr("veilmq.events.exporter.sync", lambda path: synced.append((path.name, file.exists())))
+    monkeypatch.setattr("veilmq.events.exporter.sync", lambda path: synced.append((Path(path), file.exists())))
     Place.at(tmp_path / "place").write("folder/file", b"content")
-    assert synced == [("file.new", False), ("folder", True)]
+    (written, *named), existed = zip(*synced, strict=True)
+    assert written.match("folder/_file.*.tmp")
+    assert named == [file.parent, tmp_path / "place", tmp_path]
+    assert existed == (False, True, True, True)
     assert file.read_bytes() == b"content"
 
 
