@@ -89,11 +89,6 @@ def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
     return np.stack([wasted, dead, load.weight * prices.wait * load.crash_rate * timeouts_s])
 
 
-def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:
-    """Return the cost of one timeout; see ``costs``."""
-    return float(costs(load, np.array([timeout_s], dtype=float), prices=prices, then_s=then_s)[0])
-
-
 def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
     """Return the timeout with the least cost, and that cost."""
     timeouts = candidates_s()
@@ -149,18 +144,7 @@ def classes_of(loads: Sequence[Load], count: int, *, prices: Prices) -> Classes:
     for number, (start, stop) in enumerate(zip(best.starts, (*best.starts[1:], len(groups)), strict=True)):
         for index in (index for group in groups[start:stop] for index in group):
             members[index] = number
-    timeouts = tuple(map(int, best.timeouts_s))
-    return Classes(timeouts, tuple(members), cost_of_classes(loads, members, timeouts, prices=prices))
-
-
-def cost_of_classes(
-    loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], *, prices: Prices
-) -> float:
-    """Return the cost of ``loads`` if each starts in its class in ``members``, and an expiry moves it to the next."""
-    return sum(
-        cost(load, timeouts_s[number], prices=prices, then_s=timeouts_s[number + 1 :])
-        for load, number in zip(loads, members, strict=True)
-    )
+    return Classes(tuple(map(int, best.timeouts_s)), tuple(members), best.cost)
 
 
 def _extend(

@@ -31,7 +31,6 @@ from veilmq.pipeline.cost import Load, costs
 from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import (
     Completion,
-    Curve,
     Tail,
     by_follow_up,
     by_late_deletes,
@@ -85,7 +84,8 @@ UNRENEWED_MAX = 0.02
 MEDIAN_RECEIPTS_MIN = 30
 """A median requires this many receipts."""
 
-_TWO_SIDES = (0.015, 0.985)
+TWO_SIDES = (0.015, 0.985)
+"""The quantiles of the draws that are the bounds."""
 _SEED = 17
 _CENTRE = BUCKETS // 2
 _POSITIONS = np.arange(BUCKETS)
@@ -160,12 +160,6 @@ class Estimate:
             crash=float(self.crash[0]),
             nack=float(self.first.nacked.sum()) / receipts,
         )
-
-    @cached_property
-    def curve(self) -> Curve:
-        """The survival curve with bounds."""
-        lower, upper = np.quantile(self.survival, _TWO_SIDES, axis=0)
-        return Curve(self.survival[0], lower, upper, self.sight_s)
 
     @cached_property
     def tail(self) -> Tail:
@@ -336,7 +330,7 @@ def _quantile(first: ReceiptCounts, found: Completion, survival: Array, options:
     name = f"p{100 * options.quantile:g}"
     each_s = crossings_s(survival, 1.0 - options.quantile)
     point = float(each_s[0])
-    low, high = (float(each) for each in np.quantile(each_s, _TWO_SIDES, method="nearest"))
+    low, high = (float(each) for each in np.quantile(each_s, TWO_SIDES, method="nearest"))
     if first.receipts < options.receipts_min:
         missing = f"{first.receipts:.0f} first receipts, {name} needs {options.receipts_min}"
         return Quantile(why_not=f"not identifiable: {missing}"), not found.why_not and math.isfinite(point)

@@ -25,12 +25,11 @@ from veilmq.core.receipts import Outcome
 from veilmq.core.settings import QueueSettings
 from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
 from veilmq.pipeline.cost import parts
-from veilmq.pipeline.estimate import Estimate, estimates
+from veilmq.pipeline.estimate import TWO_SIDES, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import existing, located
 from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.session import PipelineFailed
-from veilmq.pipeline.survival import Curve
 from veilmq.pipeline.tune import (
     DEFAULTS,
     Recommendation,
@@ -128,7 +127,7 @@ def _section(
         "row": _row(of_queue),
         "keys": [_row(each) for each in sorted(shown, key=lambda each: each.key or "")],
         "left_out": len(each_key) - len(shown) if shown else 0,
-        "work": _work(estimate.curve, [by_key[each.key].curve for each in frequent], of_queue),
+        "work": _work(estimate, [by_key[each.key] for each in frequent], of_queue),
         "cost": _cost(estimate, of_queue, options),
         "days": _days(by_day),
         "waits": None if by_hour is None else _waits(by_hour),
@@ -155,22 +154,23 @@ def _coded(values: Iterable[float] | Array, low: float, high: float, *, linear: 
     return "".join(_LEVELS[int(level)] for level in np.rint(share.clip(0.0, 1.0) * (len(_LEVELS) - 1)))
 
 
-def _work(curve: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[str, Any]:
+def _work(estimate: Estimate, keys: Sequence[Estimate], marks: Recommendation) -> dict[str, Any]:
     """Return the share of unfinished work by time, within the observed range, on logarithmic scales."""
-    first_s = float(EDGES_S[(curve.survival < 0.9995).argmax()]) / 2
-    last_s = max(curve.sight_s, marks.current_s, marks.recommended_s or 0.0, 2 * first_s) * 1.3
-    times_s = np.geomspace(first_s, max(curve.sight_s, 1.5 * first_s), POINTS)
+    first_s = float(EDGES_S[(estimate.survival[0] < 0.9995).argmax()]) / 2
+    last_s = max(estimate.sight_s, marks.current_s, marks.recommended_s or 0.0, 2 * first_s) * 1.3
+    times_s = np.geomspace(first_s, max(estimate.sight_s, 1.5 * first_s), POINTS)
     places = np.searchsorted(EDGES_S, times_s).clip(0, len(EDGES_S) - 1)
 
     def line(survival: Array, sight_s: float) -> str:
         seen = places[times_s <= max(sight_s, float(times_s[0])) * 1.01]
         return _coded(survival[seen], LEFT_MIN, 1.0)
 
-    lines = [line(each, curve.sight_s) for each in (curve.survival, curve.lower, curve.upper)]
+    bounds = np.quantile(estimate.survival, TWO_SIDES, axis=0)
+    lines = [line(each, estimate.sight_s) for each in (estimate.survival[0], *bounds)]
     return {
         "x": [_short(first_s), _short(float(times_s[-1])), _short(last_s)],
         "lines": lines,
-        "keys": [line(each.survival, each.sight_s)[::2] for each in keys],
+        "keys": [line(each.survival[0], each.sight_s)[::2] for each in keys],
     }
 
 

@@ -63,16 +63,6 @@ class Tail:
         return _at(self.work_s, times_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """P(T > t) at the upper edge of each bucket with its bounds; ``sight_s`` is the end of the observed range."""
-
-    survival: Array
-    lower: Array
-    upper: Array
-    sight_s: float
-
-
 def share(value: float) -> str:
     """Return ``value`` as a percentage with two digits: ``0.30 %``, ``12 %``."""
     percent = 100.0 * value

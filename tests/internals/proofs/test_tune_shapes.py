@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from tests.internals.proofs import work_shapes
-from tests.internals.proofs.work_shapes import PRICES, RECEIVES_MAX, Case, Simulated
+from tests.internals.proofs.work_shapes import PRICES, RECEIVES_MAX, Case, Simulated, cost_of_classes
 from veilmq.core.receipts import Outcome
 from veilmq.core.settings import QueueSettings
 from veilmq.pipeline.cells import HELD, VISIBILITY, KeyCounts
-from veilmq.pipeline.cost import classes_of, cost_of_classes
+from veilmq.pipeline.cost import classes_of
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.tune import Confidence, Recommendation, recommendations

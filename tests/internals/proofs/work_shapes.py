@@ -27,7 +27,7 @@ from veilmq.pipeline.cells import (
     counted,
     total,
 )
-from veilmq.pipeline.cost import Load, candidates_s, cost
+from veilmq.pipeline.cost import Load, candidates_s, costs
 from veilmq.pipeline.options import Prices
 from veilmq.pipeline.survival import Tail
 
@@ -36,6 +36,20 @@ PRICES = Prices()
 Generator = np.random.Generator
 
 _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:
+    return float(costs(load, np.array([timeout_s], dtype=float), prices=prices, then_s=then_s)[0])
+
+
+def cost_of_classes(
+    loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], *, prices: Prices
+) -> float:
+    """Return the cost of `loads` if each starts in its class in `members`, and an expiry moves it to the next."""
+    return sum(
+        cost(load, timeouts_s[number], prices=prices, then_s=timeouts_s[number + 1 :])
+        for load, number in zip(loads, members, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
