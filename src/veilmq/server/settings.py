@@ -464,6 +464,8 @@ _ROWS = tuple(
 MEMORY = Setting("memory", SWITCH, False, "Keep everything in memory and nothing on disk, instead of data: for tests.")
 """The one setting without a field: it stands for ``data=None``, which no source can express."""
 
+_PLACES = ("data", MEMORY.name, "store")
+
 _AFTER_DATA = [row.name for row in _ROWS].index("data") + 1
 
 SETTINGS = (*_ROWS[:_AFTER_DATA], MEMORY, *_ROWS[_AFTER_DATA:])
@@ -512,6 +514,9 @@ def resolve(*, flags: Mapping[str, object], environment: Mapping[str, str], file
     values |= _read(
         {row.name: SourceValue(flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags}
     )
+    if not any(values[name].value for name in _PLACES if name in values):
+        values.pop("data", None)  # a stronger source than that of memory = true has memory = false
+    values.pop(MEMORY.name, None)
     try:
         return ServerSettings(**{name: each.value for name, each in values.items()})
     except SettingError as error:
@@ -574,15 +579,11 @@ def _read(raw: Mapping[str, SourceValue]) -> dict[str, SourceValue]:
             except ValueError:
                 problem = f"must be {row.kind.allowed}"
                 raise SettingError(row.name, value=value, origin=origin, problem=problem) from None
-    if MEMORY.name in values and not values[MEMORY.name].value:
-        del values[MEMORY.name]
-    places = [name for name in ("data", MEMORY.name, "store") if name in values]
+    places = [name for name in _PLACES if name in values and values[name].value]
     if len(places) > 1:
         name, other = places[:2]
         problem = f"{other} is given too; give {ONE_STORE}"
         raise SettingError(name, value=values[name].value, origin=values[name].origin, problem=problem)
     for name in places:
-        origin = values[name].origin
-        values = {"data": SourceValue(None, origin), "store": SourceValue(None, origin)} | values
-    values.pop(MEMORY.name, None)
+        values = dict.fromkeys(_PLACES, SourceValue(None, values[name].origin)) | values
     return values

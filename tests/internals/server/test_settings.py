@@ -193,6 +193,7 @@ DATABASE = "postgresql://h/q"
     pytest.param({}, {}, "memory = true", None, id="memory by the file"),
     pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="memory by a flag beats a folder"),
     pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="a folder by a flag beats memory"),
+    pytest.param({}, {"VEILMQ_MEMORY": "false"}, "memory = true", Path("veilmq-data"), id="no memory by a variable"),
     pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="memory is false"),
     pytest.param({"store": DATABASE}, {}, "", DATABASE, id="a database by a flag"),
     pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="a database by the environment"),
