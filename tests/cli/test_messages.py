@@ -262,6 +262,9 @@ def test_a_bulk_send_stops_at_an_error_of_the_whole_request(veilmq: Veilmq, tmp_
         result = veilmq("send", "orders", "--file", "lines.txt", "--endpoint", scripted.endpoint)
     assert (result.code, result.out) == (1, "Sent 10 messages.\n")
     assert result.err == "veilmq: Sending stopped at line 11: No.\n"
+    result = veilmq("send", "orders", "--file", "/proc/self/mem")  # a file that cannot be read any further
+    assert (result.code, result.out) == (1, "Sent 0 messages.\n")
+    assert result.err == "veilmq: Sending stopped at line 1: [Errno 5] Input/output error\n"
 
 
 def test_an_interrupted_bulk_send_prints_where_it_stopped(server: RunningServer, client: HttpQueueClient) -> None:

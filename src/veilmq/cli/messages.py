@@ -72,7 +72,7 @@ def send(
                 if refusal is not None:
                     failed.append({"line": line, "code": refusal.code, "message": refusal.message})
                 report("sent", line)
-    except (ClientError, Unreachable, KeyboardInterrupt) as error:  # the next lines would fail too
+    except (ClientError, Unreachable, OSError, KeyboardInterrupt) as error:  # the next lines would fail too
         stopped = error
     result = Result({"sent": count, "failed": failed}, f"Sent {count} messages.")
     if stopped is None and not failed:
