@@ -377,7 +377,6 @@ class FolderTarget(copying.Target):
             for each in entries_at:
                 log.add(each.key, each.id, each.sequence, logged_at_ms)
             log.write()
-            log.confirm()
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         columns, placeholders = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))

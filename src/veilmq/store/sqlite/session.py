@@ -132,16 +132,16 @@ class Session:
 
     def roll_back(self) -> None:
         """Roll back a failed batch and clear the caches."""
-        self.deduplication_log.roll_back()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
+        self.deduplication_log.reload()
         self.clear_caches()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo what was written inside if it raises a ``VeilmqError``."""
         self.write()
-        accepted, changes_before = self.deduplication_log.count, self.connection.total_changes()
+        changes_before = self.connection.total_changes()
         self.execute("SAVEPOINT cold")
         try:
             yield
@@ -151,7 +151,7 @@ class Session:
             )
             if has_staged or self.connection.total_changes() > changes_before:
                 self.execute("ROLLBACK TO cold")
-                self.deduplication_log.roll_back(accepted)
+                self.deduplication_log.reload()
                 self.clear_caches()
             raise
         finally:
@@ -343,21 +343,27 @@ class DeduplicationLog:
     hash table has the number of the latest entry with that hash; each entry has the number of the previous one. For
     most messages, which are no duplicates, the slot alone gives the answer.
 
-    The slots are in memory only, 32 bits of each number. After opening, the janitor reads the log into them in slices,
-    or the first message that needs them reads all of it: a million entries take a quarter of a second.
+    The slots are in memory only, 32 bits of each number. After opening, or a rollback of entries, the janitor reads the
+    log into them in slices, or the first message that needs them reads all of it: a million entries take a quarter of a
+    second.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._slots = memoryview(mmap(-1, 4 * _SLOTS)).cast("I")  # uses no memory until written
-        self.staged: list[bytes] = []  # entries that the batch has yet to write
-        self._written: list[bytes] = []  # written, not durable yet
         self._at_ms = 0
-        self._first = self._next = 1  # numbers of the first entry in the log, and of the next one
-        for number, _, entries in connection.execute(SQL["accepted_row"], (SEQ_MAX,)):
+        self._next = 0  # the number of the next entry
+        self.reload()
+
+    def reload(self) -> None:
+        """Follow the table after opening or a rollback; the slots are read again if entries were undone."""
+        self.staged: list[bytes] = []  # entries that the batch has yet to write
+        before, self._next = self._next, 1
+        for number, _, entries in self._connection.execute(SQL["accepted_row"], (SEQ_MAX,)):
             self._next = number + len(entries) // ENTRY.size
-            self.refresh_first()
-        self._unread = self._first if self._first < self._next else None  # the first entry not in the slots yet
+        self.refresh_first()
+        if self._next != before:
+            self._slots = memoryview(mmap(-1, 4 * _SLOTS)).cast("I")  # uses no memory until written
+            self._unread = self._first if self._first < self._next else None  # the first entry not in the slots yet
 
     def read(self, rows_max: int) -> bool:
         """Read ``rows_max`` more rows into the slots, or all for -1; return whether there are more."""
@@ -410,24 +416,7 @@ class DeduplicationLog:
         first, starts = self._next - len(staged), range(0, len(staged), _ENTRIES_PER_ROW)
         rows = [(first + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
         self._connection.executemany(SQL["insert_accepted"], rows)
-        self._written += staged
-        self.staged = []  # not earlier: ``roll_back`` also undoes entries that could not be written
-
-    def confirm(self) -> None:
-        """Mark the batch's entries as durable."""
-        self._written = []
-
-    @property
-    def count(self) -> int:
-        return len(self._written) + len(self.staged)
-
-    def roll_back(self, kept: int = 0) -> None:
-        """Undo the entries of the batch, staged or written, except the first ``kept`` ones, which are written."""
-        undone = [*self._written, *self.staged][kept:]
-        for entry in reversed(undone):
-            self._slots[_HASH.unpack_from(entry)[0] >> _SHIFT] = ENTRY.unpack(entry)[3] & _SLOT_MASK
-        self._next -= len(undone)
-        self.staged, self._written = [], self._written[:kept]
+        self.staged = []
 
     def refresh_first(self) -> None:
         """Update the first number after rows were deleted."""

@@ -311,12 +311,10 @@ class SqliteStore(Store):
 
     def _committed(self, error: BaseException | None) -> None:
         try:
-            if error is None:
-                self._session.deduplication_log.confirm()
-            elif database.disk_is_full(error):
+            if error is not None:
+                if not database.disk_is_full(error):
+                    raise error
                 self._batch.roll_back(self._pending, error)
-            else:
-                raise error
         except BaseException as worse:  # noqa: BLE001 - the rollback may have failed, too
             self._fail(worse)
         else:

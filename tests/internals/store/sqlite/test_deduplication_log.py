@@ -30,10 +30,6 @@ class LogWriter:
         if self.log.staged:
             self.log.write()
 
-    def commit(self) -> None:
-        self.write()
-        self.log.confirm()
-
     def found(self, numbers: range, *, chain: int = 0) -> list[int]:
         found = [self.log.find(key(number, chain=chain)) for number in numbers]
         assert all(each is None or each.id == bytes([each.sequence]) * 16 for each in found)
@@ -48,7 +44,7 @@ def test_the_latest_entry_of_a_key_is_found() -> None:
     writer = LogWriter()
     for now_ms in (1_000, 301_000):
         writer.add(7, now_ms=now_ms)
-        writer.commit()
+        writer.write()
     found = writer.log.find(key(7))
     assert found is not None
     assert found.logged_at_ms == 301_000
@@ -58,7 +54,7 @@ def test_the_entries_of_a_batch_share_rows_that_fit_a_page() -> None:
     writer = LogWriter()
     for number in range(130):
         writer.add(number)
-    writer.commit()
+    writer.write()
     rows = writer.connection.execute(SQL["accepted_from"], (1, -1))
     assert [(number, len(entries) // 48) for number, _, entries in rows] == [(1, 64), (65, 64), (129, 2)]
     assert writer.found(range(130)) == list(range(130))
@@ -67,16 +63,16 @@ def test_the_entries_of_a_batch_share_rows_that_fit_a_page() -> None:
 def test_a_failed_write_is_rolled_back() -> None:
     writer = LogWriter()
     writer.add(1)
-    writer.commit()
+    writer.write()
     writer.connection.execute("PRAGMA query_only = ON")  # like a full disk
     writer.add(2)
     with pytest.raises(apsw.ReadOnlyError):
         writer.write()
-    writer.log.roll_back()
+    writer.log.reload()
     writer.connection.execute("PRAGMA query_only = OFF")
     assert writer.found(range(3)) == [1]
     writer.add(2)
-    writer.commit()
+    writer.write()
     assert writer.found(range(3)) == [1, 2]
 
 
@@ -84,14 +80,14 @@ def test_a_start_reads_the_log_in_slices_or_with_the_first_message(tmp_path: Pat
     writer = LogWriter(tmp_path)
     for number in range(5):
         writer.add(number, chain=number << 11)
-        writer.commit()
+        writer.write()
     for slices in (3, 2, 1, 0):
         writer = LogWriter(tmp_path)
         assert [writer.log.read(2) for _ in range(slices)] == [True, True, False][:slices]
         assert [number for chain in range(5) for number in writer.found(range(9), chain=chain << 11)] == list(range(5))
     for number in (6, 7):
         writer.add(number)
-        writer.commit()
+        writer.write()
     assert writer.log.read(1) is False  # new entries need no reading
 
 
@@ -99,14 +95,14 @@ def test_entries_deleted_before_they_are_read_are_not_found(tmp_path: Path) -> N
     writer = LogWriter(tmp_path)
     for number in range(5):
         writer.add(number)
-        writer.commit()
+        writer.write()
     writer = LogWriter(tmp_path)
     writer.log.read(2)
     writer.connection.execute("DELETE FROM accepted WHERE number < 4")
     writer.log.refresh_first()
     assert writer.found(range(9)) == [3, 4]
     writer.add(5)
-    writer.commit()
+    writer.write()
     assert LogWriter(tmp_path).found(range(9)) == [3, 4, 5]
 
 
@@ -116,14 +112,14 @@ def test_numbers_wider_than_a_slot_are_found(tmp_path: Path, bits: int) -> None:
     writer = LogWriter(tmp_path)
     for number in range(3):
         writer.add(number, chain=number << 11)
-    writer.commit()
+    writer.write()
     writer.connection.execute("UPDATE accepted SET number = (1 << ?) - 1", (bits,))
     for _ in range(2):
         writer = LogWriter(tmp_path)
         assert [writer.found(range(3), chain=chain << 11) for chain in range(4)] == [[0], [1], [2], []]
         writer.add(9, chain=3 << 11)  # only staged
         assert writer.found(range(10), chain=3 << 11) == [9]
-        writer.log.roll_back()
+        writer.log.reload()
 
 
 def test_a_send_is_found_that_shares_a_batch_with_the_sweep_of_the_log(tmp_path: Path) -> None:
@@ -177,12 +173,11 @@ def test_a_rolled_back_batch_leaves_no_entries(batches: list[tuple[int, bool, in
                 writer.write()
         if count:
             writer.connection.execute("ROLLBACK TO command")
-            writer.log.roll_back(count)
+            writer.log.reload()
             writer.connection.execute("COMMIT")
-            writer.log.confirm()
         else:
             writer.connection.execute("ROLLBACK")
-            writer.log.roll_back()
+            writer.log.reload()
         kept.update(range(number, number + count))
         number += size
         for each in range(number):
