@@ -65,21 +65,17 @@ _UNTIL = {
 class Committer:
     """Make batches durable, one at a time: in place, or in a thread if syncs take longer than a thread switch."""
 
-    def __init__(
-        self, database: Database, committed: Callable[[BaseException | None], object], *, in_thread: bool
-    ) -> None:
+    def __init__(self, database: Database, committed: Callable[[BaseException | None], object]) -> None:
         """``committed`` is called in the loop once per ``commit``, with the error or ``None``."""
         self._database = database
         self._committed = committed
         self._loop = asyncio.get_running_loop()
         self._commits_to_trial = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veilmq-committer") if in_thread else None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veilmq-committer")  # starts with its first commit
 
     def commit(self) -> None:
         """Make the batch durable; ``committed`` is called before or after this returns."""
-        if self._thread is None:
-            self._committed(self._commit_now())
-        elif not self._database.checkpoint_due and (
+        if not self._database.checkpoint_due and (
             self._database.usual_sync_s < database.QUICK_S or self._commits_to_trial <= 0
         ):
             started_s = stopwatch_s()
@@ -96,8 +92,7 @@ class Committer:
 
     def close(self) -> None:
         """End the thread; no commit is in progress."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
 
     def _commit_now(self) -> BaseException | None:
         try:
@@ -152,7 +147,7 @@ class SqliteStore(Store):
             clock.resume(mark, floor_ms=floor_ms)
             self._batch = Batch(self._session)
             self._database.check_space()
-            self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
+            self._committer = Committer(self._database, self._committed)
             resources.callback(self._close_committer_and_write_mark)
             self._resources = resources.pop_all()
         steps: tuple[type[Command], ...] = (Sweep, *STEPS)

@@ -401,7 +401,7 @@ async def in_place(disk: TimedDisk, committer: Committer, done: asyncio.Queue[ob
 async def test_the_usual_duration_of_a_sync_decides_where_commits_run(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, done = TimedDisk(), asyncio.Queue[object]()
     monkeypatch.setattr(sqlite_store, "stopwatch_s", lambda: disk.now_s)
-    committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True)
+    committer = Committer(cast(Database, disk), done.put_nowait)
     assert await in_place(disk, committer, done, 100) == 100
     disk.sync_s = 0.02
     assert await in_place(disk, committer, done, 300) <= 2, "on a slow disk, one sync in many blocks the loop"
