@@ -148,12 +148,6 @@ class VisibleMessage(NamedTuple):
     row: Any
 
 
-class InternalSendOptions(SendOptions, frozen=True, kw_only=True, gc=False):
-    """Options for messages that the store itself sends: already checked, with ids."""
-
-    ids: tuple[bytes, ...]
-
-
 class StoredMessage(NamedTuple):
     """A message of a queue as of ``read_at_ms``; ``body`` is filled only where stated.
 

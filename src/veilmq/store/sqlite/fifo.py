@@ -32,11 +32,12 @@ from veilmq.store.sqlite.standard import (
     EXPIRED_SKIPPED_MAX,
     DeadLetterSink,
     Delivery,
+    NextId,
     ReceiveRequest,
     Results,
     Sends,
 )
-from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, checked
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, checked
 
 SKIPPED_MAX = 100
 
@@ -49,16 +50,16 @@ _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND
 # Sends.
 
 
-def send(session: Session, queue: Queue, sends: Sends, results: Results) -> list[int]:
+def send(session: Session, queue: Queue, sends: Sends, results: Results, next_id: NextId | None = None) -> list[int]:
     """Store the messages of ``sends`` that are not duplicates; see ``standard.send``."""
-    first = session.next_seq()
+    first, take_id = session.next_seq(), next_id or session.ids.next
     first_seqs: list[int] = []
     messages: list[Row] = []
     rows: list[Row] = []
     for slot, command in sends:
         first_seqs.append(first + len(messages))
         try:
-            results[slot] = _add(session, queue, command, first, messages, rows)
+            results[slot] = _add(session, queue, command, first, take_id, messages, rows)
         except VeilmqError as error:
             results[slot] = error
     standard.insert(session, queue, messages, first + len(messages))
@@ -76,14 +77,19 @@ def send(session: Session, queue: Queue, sends: Sends, results: Results) -> list
 
 
 def _add(
-    session: Session, queue: Queue, command: commands.Send, first: int, messages: list[Row], rows: list[Row]
+    session: Session,
+    queue: Queue,
+    command: commands.Send,
+    first: int,
+    take_id: NextId,
+    messages: list[Row],
+    rows: list[Row],
 ) -> list[SentMessage | VeilmqError]:
     now_ms, options, settings = session.now_ms, command.options, queue.settings
-    next_id = session.ids.next if type(options) is not InternalSendOptions else iter(options.ids).__next__
     with_receipts = options is not None and options.receipts
     result: list[SentMessage | VeilmqError] = []
     for new in checked(command.messages, options, settings):
-        seq, message_id = first + len(rows), next_id()
+        seq, message_id = first + len(rows), take_id()
         if isinstance(new, VeilmqError):
             result.append(new)
             continue

@@ -29,7 +29,7 @@ from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, PROPERTIES, RECEIVE_COUNT, SEQ, VISIBLE_AT, Row, Session
-from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, checked
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, checked
 
 GENERATION_BITS = 32
 EXPIRED_SKIPPED_MAX = 1_000  # the most expired messages (of a FIFO queue: groups) that one receive skips
@@ -281,13 +281,14 @@ def next_message_ms(session: Session, queue: Queue) -> int:
 
 
 Sends = list[tuple[int, commands.Send]]  # the sends of a batch, each with the slot of its result
+NextId = Callable[[], bytes]  # returns the id of the next message
 
 
 def send(  # noqa: C901 (a call per message costs time)
-    session: Session, queue: Queue, sends: Sends, results: Results
+    session: Session, queue: Queue, sends: Sends, results: Results, next_id: NextId | None = None
 ) -> list[int]:
     """Store messages; each result lists ids and errors. Return the first seq that each command could use."""
-    now_ms, seq, next_id = session.now_ms, session.next_seq(), session.ids.next
+    now_ms, seq, take_id = session.now_ms, session.next_seq(), next_id or session.ids.next
     partition, delay_ms, size_max, wake = queue.partition, queue.delay_ms, queue.settings.message_bytes_max, queue.wake
     firsts: list[int] = []
     messages: list[Row] = []
@@ -300,10 +301,8 @@ def send(  # noqa: C901 (a call per message costs time)
         result: list[SentMessage | VeilmqError] = []
         results[slot] = result
         new_messages: Sequence[Any] = command.messages
-        options, due_ms, take_id = command.options, NEVER_MS, next_id
+        options, due_ms = command.options, NEVER_MS
         if options is not None:
-            if type(options) is InternalSendOptions:
-                take_id = iter(options.ids).__next__
             try:
                 new_messages = checked(command.messages, options, queue.settings)
             except VeilmqError as error:

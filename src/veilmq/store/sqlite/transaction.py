@@ -29,7 +29,7 @@ from veilmq.store.sqlite.database import SQL, SQL_WITH_SIZES
 from veilmq.store.sqlite.queues import SEQ_MAX, Queue
 from veilmq.store.sqlite.session import BODY, ID, PROPERTIES, RECEIVE_COUNT, SEQ, SOURCE, Session
 from veilmq.store.sqlite.settling import advance_time
-from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, InternalSendOptions, Lock, Row, StoredMessage, VisibleMessage
+from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, Lock, Row, StoredMessage, VisibleMessage
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
@@ -99,8 +99,8 @@ class _Transaction(SqliteClaims):
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, results = self._session, [None]
-        send = commands.Send(queue=queue.name, messages=tuple(messages), options=InternalSendOptions(ids=tuple(ids)))
-        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, send)], results)
+        send = commands.Send(queue=queue.name, messages=tuple(messages))
+        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, send)], results, iter(ids).__next__)
         sent: Any = results[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
         for new in messages:
