@@ -382,11 +382,11 @@ class Database:
                 metrics.append(gauge("store_disk_reserve_bytes", "Free bytes below which sends are refused.", reserve))
         return metrics
 
-    def free_pages(self, pages_max: int = _PAGES_PER_SLICE, kept: int = _FREE_PAGES_KEPT) -> bool:
-        """Return empty pages but ``kept`` to the disk, in the open transaction; return whether there were any."""
-        pages: int = self._pragma("freelist_count") - kept
+    def free_pages(self) -> bool:
+        """Return a slice of the empty pages to the disk, in the open transaction; return whether there were any."""
+        pages: int = self._pragma("freelist_count") - _FREE_PAGES_KEPT
         if pages > 0:
-            list(self._connection.execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
+            list(self._connection.execute(f"PRAGMA incremental_vacuum({min(pages, _PAGES_PER_SLICE)})"))
             self._has_freed = True
         return pages > 0
 

@@ -27,14 +27,12 @@ class Throttle:
 
     def __init__(self, *, per_s_max: int) -> None:
         self.per_s_max = per_s_max
-        self._admitted: deque[int] = deque()  # instants, the oldest first
+        self._admitted: deque[int] = deque(maxlen=per_s_max)  # the last instants
 
     def admit(self, now_ms: int) -> None:
         """Count a receive; raises ``ReceivesThrottled`` if it exceeds the limit."""
         admitted = self._admitted
-        while admitted and admitted[0] <= now_ms - SECOND_MS:
-            admitted.popleft()
-        if len(admitted) >= self.per_s_max:
+        if len(admitted) == self.per_s_max and admitted[0] > now_ms - SECOND_MS:
             raise ReceivesThrottled(self.per_s_max)
         admitted.append(now_ms)
 
