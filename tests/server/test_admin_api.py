@@ -6,6 +6,7 @@ import re
 import socket
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib3 import BaseHTTPResponse
 
 from tests.console.visitor import Visitor
 from tests.server.http_host import dial
-from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, client, set_policy, statement, written
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.testing import RunningServer
 
@@ -169,6 +170,23 @@ def test_policies_and_the_audit_log_use_the_account_of_the_key(server: RunningSe
         (f"arn:aws:iam::{FRIEND}:root", "asked"),
         (f"arn:aws:iam::{FRIEND}:root", "AccessDenied"),
     ]
+
+
+def test_a_reload_ends_long_polls(tmp_path: Path) -> None:
+    """Their keys may have been removed."""
+    keys = written(tmp_path / "keys.toml")
+    with RunningServer(credentials=keys, region=REGION) as server, ThreadPoolExecutor() as threads:
+        owner, friend = client(server), Api(server, ("AKIDFRIEND", SECRETS["AKIDFRIEND"]))
+        url = str(owner.create_queue(QueueName="jobs")["QueueUrl"])
+        set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
+        receive = {"QueueUrl": url, "WaitTimeSeconds": 20}
+        waiting = threads.submit(friend.request, "POST", "/api/sqs/ReceiveMessage", receive)
+        server.wait_parked()
+        written(keys, TEXT.replace("AKIDFRIEND", "AKIDOTHER"))
+        server.reload()
+        owner.send_message(QueueUrl=url, MessageBody="x")
+        assert waiting.result(60).json() == {}
+        assert friend.refused("POST", "/api/sqs/ReceiveMessage", receive) == (401, "AccessDenied")
 
 
 def test_a_form_cannot_name_another_action_than_the_path(server: RunningServer, audit_log: Path) -> None:

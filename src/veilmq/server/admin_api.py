@@ -252,9 +252,11 @@ class InProcessClient:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._in_progress: set[_InProcessRequest] = set()
+        if dispatcher.authentication is not None:
+            dispatcher.authentication.on_reload = self.hurry
 
     def hurry(self) -> None:
-        """Answer waiting requests as soon as possible: the server is closing."""
+        """Answer waiting requests as soon as possible: the server is closing, or a caller may have lost its key."""
         for request in list(self._in_progress):
             if request.pending is not None:
                 request.pending.hurry()
@@ -264,7 +266,7 @@ class InProcessClient:
 
         Raises ``PermissionError`` if there are accounts but no caller: a defect must not grant access.
         """
-        if forwarded.caller is None and self._dispatcher.signed:
+        if forwarded.caller is None and self._dispatcher.authentication is not None:
             raise PermissionError("This server has accounts, and the request has no caller.")
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)

@@ -139,12 +139,14 @@ class Authentication:
         self._keys: dict[str, AccessKey] = {}
         self.loads = 0
         """How often the file was read: after a reload, earlier verifications may be invalid."""
+        self.on_reload: Callable[[], object] = bool
         self._read()
 
     def reload(self) -> None:
         """Read the file again; log an error and keep the current keys if it cannot be used."""
         try:
             self._read()
+            self.on_reload()
         except CredentialsError as error:
             log.error("the credentials were not reloaded: %s", error)
 

@@ -158,8 +158,7 @@ class Dispatcher:
         self._host = host
         self._address = address or host
         self._scheme = scheme
-        self._authentication = authentication
-        self.signed = authentication is not None
+        self.authentication = authentication
         self._named_contexts = named_contexts
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
@@ -238,9 +237,10 @@ class Dispatcher:
             return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
             return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _COMMON_METHODS)))
-        if self.signed or not origin.may_be_forged(request.headers, own_name=self._host, mark=route.protocol.mark):
+        if self.authentication is not None:
             return None  # a foreign page has no key to sign with
-        return _FORGED_GET
+        forged = origin.may_be_forged(request.headers, own_name=self._host, mark=route.protocol.mark)
+        return _FORGED_GET if forged else None
 
     def _serve(  # noqa: C901 (the path of every request: a further call costs time)
         self,
@@ -256,8 +256,8 @@ class Dispatcher:
         head = request.head
         try:
             caller_context = context
-            if self._authentication is not None:
-                caller_context = self._authentication.context(request, context, protocol.verifier, verified_caller)
+            if self.authentication is not None:
+                caller_context = self.authentication.context(request, context, protocol.verifier, verified_caller)
             if content is None:  # a large body, whose signature is verified now
                 large, content = self._route(request, protocol, is_verified=True)
                 if large is None:
@@ -295,11 +295,9 @@ class Dispatcher:
                 command = self._permissions.restricted(exchange, command, caller)
             if type(command) in INTERCEPTED:
                 done = self._permissions.intercept(exchange, command, caller, done)
-            if type(command) in _POLLED and self._authentication and (plan.wait_s != 0 or request.is_pipelined):
-                keys = self._authentication
-                permission = ParkedPermission(
-                    exchange, command, caller, context, verified_caller, keys, self._permissions, keys.loads
-                )
+            if type(command) in _POLLED and self.authentication and (plan.wait_s != 0 or request.is_pipelined):
+                keys = self.authentication
+                permission = ParkedPermission(exchange, command, caller, context, keys, self._permissions, keys.loads)
                 handler = partial(self._polls.submit, permit=permission.check, check_first=request.is_pipelined)
                 done = exchange.finish
         if handler is None:
@@ -314,7 +312,7 @@ class Dispatcher:
 
         If requests must be signed, the head must name a known key and a current date.
         """
-        if self._authentication is None:
+        if self.authentication is None:
             return share_by_address(head)
         started_s = perf_counter()
         protocol = protocol_of(head)
@@ -323,7 +321,7 @@ class Dispatcher:
             return None
         base_url = self._base_url(head.headers)
         try:
-            return self._authentication.admit(head, protocol.verifier)
+            return self.authentication.admit(head, protocol.verifier)
         except protocol.refused as error:
             exchange = Exchange(head, self.metrics, protocol, UNKNOWN_ACTION, started_s, base_url)
             exchange.reply(protocol.refuse(error, base_url))

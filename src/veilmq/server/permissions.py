@@ -308,7 +308,6 @@ class ParkedPermission(msgspec.Struct, eq=False):
     command: Command
     caller: Caller
     context: RequestContext
-    verified_caller: Caller | None
     authentication: Authentication
     permissions: Permissions
     loads: int
@@ -323,9 +322,7 @@ class ParkedPermission(msgspec.Struct, eq=False):
         exchange, protocol, refusal = self.exchange, self.exchange.protocol, None
         try:
             if self.loads != self.authentication.loads:
-                signed = self.authentication.context(
-                    exchange.request, self.context, protocol.verifier, self.verified_caller
-                )
+                signed = self.authentication.context(exchange.request, self.context, protocol.verifier)
                 self.caller, self.loads = signed.caller or self.caller, self.authentication.loads
             self.permissions.check(exchange, self.command, self.caller, now_s)
         except (protocol.refused, SqsError) as error:
