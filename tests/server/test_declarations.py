@@ -60,6 +60,7 @@ def test_a_server_creates_and_updates_declared_queues_at_startup(
         assert counted(caplog) == "0 created, 0 changed, 0 deleted, 4 unchanged"
     declared(file, SECOND)
     with RunningServer(**where, queues_file=file) as server, HttpQueueClient(server.endpoint) as client:
+        assert "declared queue third: created" in caplog.messages
         assert counted(caplog) == "1 created, 1 changed, 0 deleted, 3 unchanged"
         settings = client.show("jobs").settings
         assert (settings.visibility_timeout_s, settings.retention_s) == (90, 600)
