@@ -273,7 +273,7 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         try:
             end.do_handshake()
         except ssl.SSLCertVerificationError as error:
-            log.warning("clients will refuse the certificate of %s: %s", certificate, error.verify_message)
+            log.warning("clients may refuse the certificate of %s: %s", certificate, error.verify_message)
         except ssl.SSLError:
             continue  # it waits for the other end
     return context

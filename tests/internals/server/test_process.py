@@ -407,7 +407,7 @@ def test_a_certificate_that_is_not_valid_now_is_logged(
     files.issue("127.0.0.1", **validity)
     assert caplog.messages == []
     tls.reload()
-    assert f"clients will refuse the certificate of {files.certificate}: {problem}" in caplog.messages
+    assert f"clients may refuse the certificate of {files.certificate}: {problem}" in caplog.messages
 
 
 def test_a_key_with_a_passphrase_is_refused(files: Files) -> None:
