@@ -27,6 +27,7 @@ HANG_UP_EVERY_S = 0.05
 FATAL_CODES = frozenset(
     {
         "AccessDenied",
+        "ExpiredToken",
         "InvalidAddress",
         "InvalidClientTokenId",
         "InvalidSignature",
