@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 from veilmq.client import ReceivedMessage
 from veilmq.consumer import Context, Drop, Reject, RetryLater
@@ -37,6 +39,19 @@ def forgets_await(message: ReceivedMessage, ctx: Context) -> object:
 def die(message: ReceivedMessage) -> None:
     if message.receive_count == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forks(message: ReceivedMessage) -> None:
+    if message.body == "fails":
+        raise LookupError
+    if os.fork() == 0:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+
+
+def reads_a_pipe(message: ReceivedMessage) -> None:
+    if message.receive_count < 4:
+        Path(message.body).read_bytes()
 
 
 def spin(body: str, ctx: Context) -> None:

@@ -47,6 +47,7 @@ class Pool:
         self._handler = handler
         self._middleware = middleware
         self._state = state
+        self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)  # started on demand
 
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         """Call the handler, and return its result or raise its error. May replace ``Context.interrupt``."""
@@ -54,6 +55,7 @@ class Pool:
 
     def close(self) -> None:
         """Stop the threads or processes of the pool."""
+        self._threads.close()
 
     async def run(self, deliveries: Sequence[Context]) -> None:
         """Make one call and set the ending of each delivery. Raises only if the event loop is closing."""
@@ -124,13 +126,6 @@ def _check(result: object) -> None:
 class ThreadPool(Pool):
     """Runs plain functions in threads. A thread cannot be stopped: the handler must check its ``Context``."""
 
-    def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
-        super().__init__(handler, middleware, state)
-        self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
-
-    def close(self) -> None:
-        self._threads.close()
-
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         for delivery in deliveries:
             _ = delivery.cancelled  # create the event here; in the thread, its creation would race with its set
@@ -168,6 +163,7 @@ class Child:
         self._calls: queue.SimpleQueue[Context] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._context: Context | None = None  # of the latest call
+        self._process_id = os.getpid()
 
     # The interface of a lease
 
@@ -211,6 +207,8 @@ class Child:
             _check(result)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             result = error
+        if os.getpid() != self._process_id:  # the handler has forked, and its child must not reply
+            raise result if isinstance(result, BaseException) else SystemExit
         return ending_of(result, context.cause)
 
     def _read(self) -> None:
@@ -262,30 +260,33 @@ class ProcessPool(Pool):
     def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
         """The handler's function must be importable by its name."""
         super().__init__(handler, middleware, state)
-        self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
         self._idle: list[Worker] = []
         self._workers: set[Worker] = set()
 
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         (delivery,) = deliveries
-        while self._idle and self._idle[-1].has_ended:  # it died while idle, so no message fails
-            self._workers.discard(self._idle.pop())
-        worker = self._idle.pop() if self._idle else Worker(self._handler)
-        self._workers.add(worker)
+        worker = self._take()
         delivery.interrupt = worker.stop
-        ending = await self._threads.run(worker.handle, delivery)
-        if worker.has_ended:
-            self._workers.discard(worker)
-        else:
-            self._idle.append(worker)
+        handled = self._threads.submit(partial(worker.handle, delivery))
+        handled.add_done_callback(lambda _: self._idle.append(worker))  # even if a middleware no longer waits
+        ending = await asyncio.wrap_future(handled)
         if ending.kind is not EndingKind.DONE:
             raise _error_of(ending)
         return None
 
+    def _take(self) -> "Worker":
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.has_ended:
+                return worker
+            self._workers.remove(worker)  # it died while idle, so no message fails
+        self._workers.add(worker := Worker(self._handler))
+        return worker
+
     def close(self) -> None:
         for worker in self._workers:
             worker.kill()
-        self._threads.close()
+        super().close()
 
 
 class Worker:

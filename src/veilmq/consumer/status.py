@@ -108,9 +108,6 @@ def status_of(runners: Sequence[Runner], table: LeaseTable, *, stopping: bool) -
     return WorkerStatus(worker=f"{host}:{pid}", host=host, pid=pid, stopping=stopping, handlers=handlers, leases=first)
 
 
-# ------------------------------------------------------------------------------------------------- metrics
-
-
 def lease_length_s(runner: Runner) -> float | None:
     """Return the length of a lease received now; ``None`` before the first receive if the queue decides it."""
     subscription = runner.subscription
@@ -178,9 +175,6 @@ def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> lis
         ),
         metric("margin_at_renewal_seconds", "histogram", "Lease left at its renewal.", lambda: [((), renewals.margin)]),
     ]
-
-
-# ------------------------------------------------------------------------------------------------- sockets
 
 
 class FolderUnfit(OSError):

@@ -226,7 +226,19 @@ async def test_a_stop_waits_for_polls_in_progress() -> None:
         (ClientError("InternalError", "", 500), False),
         (UNREACHABLE, False),
     ],
-    ids=["query", "json", "denied", "secret", "expired", "unusable", "throttled", "403", "quota", "internal", "unreachable"],
+    ids=[
+        "query",
+        "json",
+        "denied",
+        "secret",
+        "expired",
+        "unusable",
+        "throttled",
+        "403",
+        "quota",
+        "internal",
+        "unreachable",
+    ],
 )
 def test_only_errors_that_retries_cannot_fix_are_fatal(error: Exception, fatal: bool) -> None:
     assert is_final(error) is fatal

@@ -5,12 +5,14 @@ import gc
 import json
 import logging
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +25,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Drop, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Ending, EndingKind
-from veilmq.consumer.handlers import make_handler
+from veilmq.consumer.handlers import CallNext, make_handler
 from veilmq.consumer.intake import Prefetch
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.pools import CALL, STOP, Child, Pool, Worker
@@ -373,6 +375,31 @@ def test_a_stop_behind_its_call_reaches_a_process_that_has_not_begun_it() -> Non
     worker._pipe = pipe
     with worker._sending:  # by a thread, to a process that does not read yet
         worker.stop(Cause.TIMEOUT)
+
+
+async def test_a_process_that_a_handler_forks_ends_no_message(bench: Workbench) -> None:
+    async with bench.handling(acting.forks, "forks", "fails", pool="process", concurrency=1) as running:
+        await until(lambda: event(running, "acked") + event(running, "retried") == 2)
+    assert bench.server.queue("orders").bodies == ["fails"]
+
+
+async def test_a_process_is_used_again_after_a_timeout_of_a_middleware(bench: Workbench, tmp_path: Path) -> None:
+    app, pipe = bench.consumer("orders"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    app.declare(acting.reads_a_pipe, wait=WAIT, pool="process", concurrency=1, retry=Backoff(0))
+
+    @app.middleware
+    async def limit(context: Context, call_next: CallNext) -> None:
+        calling = asyncio.ensure_future(call_next())
+        if context.attempt < 4:
+            with await asyncio.to_thread(pipe.open, "wb"):  # returns when the handler reads
+                calling.cancel()
+        await calling
+
+    bench.client.send("orders", str(pipe))
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "acked") == 1)
+        assert len(multiprocessing.active_children()) <= 2  # the next attempt may begin before the handler returns
 
 
 async def test_the_death_of_an_idle_process_fails_no_message(bench: Workbench) -> None:
