@@ -1,7 +1,7 @@
 """The server for tests and the fixtures of pytest-veilmq."""
 
 import os
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,13 @@ def test_advance_takes_milliseconds_and_seconds(veilmq_server: RunningServer) ->
     assert veilmq_server.clock.now_ms() == before_ms + 31_000
     with pytest.raises(ValueError, match="cannot go back"):
         veilmq_server.advance(seconds=-1)
+
+
+def test_advances_of_several_threads_add_up(veilmq_server: RunningServer) -> None:
+    begun_ms = veilmq_server.clock.now_ms()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(veilmq_server.advance, [1] * 400))
+    assert veilmq_server.clock.now_ms() == begun_ms + 400
 
 
 def test_wait_until_returns_or_raises_after_its_timeout(veilmq_server: RunningServer) -> None:

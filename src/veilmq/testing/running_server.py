@@ -177,7 +177,7 @@ class RunningServer:
         self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
         self._ready: Future[tuple[Bound, asyncio.AbstractEventLoop]] = Future()
         self._ended: Future[None] = Future()
-        self._admin_lock, self._admin_open = threading.Lock(), self._settings.metrics_port is not None
+        self._lock, self._admin_open = threading.Lock(), self._settings.metrics_port is not None
 
     def __enter__(self) -> Self:
         """Start the server. Raises the errors of ``serve``."""
@@ -196,7 +196,7 @@ class RunningServer:
     @property
     def admin_endpoint(self) -> str:
         """The URL of health, metrics and the console. The first access opens the port."""
-        with self._admin_lock:
+        with self._lock:
             if not self._admin_open:
                 self._call(self.bound.open_admin())
                 self._admin_open = True
@@ -232,7 +232,8 @@ class RunningServer:
         passing_ms = ms + round(seconds * SECOND_MS)
         if passing_ms < 0:
             raise ValueError(f"the clock cannot go back by {-passing_ms} ms")
-        self._call(self._advance(clock, clock.now_ms() + passing_ms))
+        with self._lock:  # of several threads, one after the other
+            self._call(self._advance(clock, clock.now_ms() + passing_ms))
 
     def settle(self) -> None:
         """Wait until all requests received so far have a reply or are parked."""
