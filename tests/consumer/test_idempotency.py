@@ -246,8 +246,8 @@ async def test_messages_with_one_key_share_a_record(bench: Workbench, store: Obs
     app = bench.consumer("orders", dead_letter_queue="")
     done: list[str] = []
 
-    def order_of(message: ReceivedMessage) -> str:
-        return message.body.split("=")[1]
+    def order_of(message: ReceivedMessage) -> Any:
+        return message.group if message.body == "None" else message.body.split("=")[1]
 
     @app.batch(linger=0, wait=WAIT, idempotency=ByKey(store, order_of, "1h"), retry=Backoff(0, attempts=1),
                dead_letter="dead")  # fmt: skip
@@ -257,8 +257,10 @@ async def test_messages_with_one_key_share_a_record(bench: Workbench, store: Obs
     bench.client.send("orders", "order=1")
     async with bench.working(app) as running:
         await until(lambda: done)
-        bench.client.send_batch("orders", [NewMessage(body=body) for body in ("order=1", "order=2", "nonsense")])
-        await until(lambda: bench.counts("dead") == (1, 0))
+        bench.client.send_batch(
+            "orders", [NewMessage(body=body) for body in ("order=1", "order=2", "nonsense", *["None"] * 2)]
+        )
+        await until(lambda: bench.counts("dead") == (3, 0))
         await bench.settled(running)
         assert event(running, "recognised") == 1
     assert done == ["order=1", "order=2"]

@@ -237,7 +237,8 @@ class Keeper:
 
     async def _begin(self, delivery: Context) -> Ending | None:
         try:
-            key = self._idempotency.key(delivery.message)
+            if (key := self._idempotency.key(delivery.message)) is None:  # such as a group, which may be absent
+                raise TypeError("the key of ByKey is None, as if all such messages were one piece of work")
         except Exception as error:  # noqa: BLE001 - from the user's function
             return ending_of(error)
         lease = delivery.lease
