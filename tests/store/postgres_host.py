@@ -24,7 +24,6 @@ from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopyRefused
 from veilmq.store.port import Finding
 from veilmq.store.postgres import PostgresOptions, Shards
-from veilmq.store.postgres.database import Database
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import invariants, migrate
@@ -258,8 +257,7 @@ class PostgresHost(Host):
 
 
 async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions | None = None) -> PostgresEngine:
-    options = options or PostgresOptions()
-    engine = PostgresEngine(Database(url, options=options, clock=clock), options=options, clock=clock)
+    engine = Shards([url], options=options or PostgresOptions(), clock=clock).shards[0]
     try:
         await engine.database.open()
         async with engine.database.connection() as connection:

@@ -192,7 +192,7 @@ class PostgresEngine(Node):
     """``core.commands.Engine`` on one database, at ``place`` of a store. Call methods in the event loop's thread."""
 
     def __init__(
-        self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int = 0, store: Any = None
+        self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int, store: Any
     ) -> None:
         super().__init__(database, options=options, clock=DatabaseClock(clock))
         self.place = place
@@ -211,10 +211,8 @@ class PostgresEngine(Node):
         self.janitor_lock = AdvisoryLock(database, _JANITOR_LOCK)
         self.clock_guard = ClockGuard(self)
         clock_worker = Worker(step=self.clock_guard.check, clock=self.clock, start=self.start)
-        self._background = [*self.workers.values(), clock_worker]
-        if store is not None:
-            self.catalog.shards, self.catalog.outbox = store, Relay(self, place, shards=store)
-            self._background.append(self.catalog.outbox)
+        self.catalog.shards, self.catalog.outbox = store, Relay(self, place, shards=store)
+        self._background = [*self.workers.values(), clock_worker, self.catalog.outbox]
         self.events = EventExport(self)
 
     def begin(self, receipt_key: bytes, token_key: bytes) -> None:
@@ -234,7 +232,7 @@ class PostgresEngine(Node):
             if await self.janitor_lock.acquire():
                 connection = self.janitor_lock.connection
                 await sweep(self, connection)
-                if self.place == 0 and self.catalog.shards is not None:
+                if self.place == 0:
                     await self.catalog.shards.sweep(connection)
         except BaseException:  # also if cancelled
             self.janitor_lock.release()
@@ -274,8 +272,6 @@ class PostgresEngine(Node):
     async def forward(self, name: str, waiting: deque[tuple[Command, Done]]) -> None:
         """Submit the commands to the database that has the queue, if another one does; they may be withdrawn before."""
         try:
-            if self.catalog.shards is None:
-                raise QueueNotFound(name)
             submit = (await self.catalog.shards.engine_of(name, not_at=self.place)).submit
         except Exception as error:  # noqa: BLE001 - becomes the reply; failure_of logs defects
             submit = partial(_refuse, failure_of(error, "the lookup of a queue"))

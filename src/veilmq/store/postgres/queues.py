@@ -120,9 +120,7 @@ class Catalog:
         target's database is down and there is no outbox yet.
         """
         queue = await self.look_up(connection, name)
-        if queue is None and self.outbox is not None:
-            queue = await self.outbox.target(connection, name, source)
-        return queue
+        return queue or await self.outbox.target(connection, name, source)
 
     def cached(self, name: str) -> Queue | None:
         """Return the cached queue, even if it has expired."""

@@ -107,14 +107,13 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return known or await self.node.catalog.target(self.connection, name, source)
 
     async def settings(self, name: str) -> QueueSettings | None:
-        queue, shards = await self.find(name), self.node.catalog.shards
-        if queue is None and shards is not None:
-            _, queue = await shards.find(name) or (0, None)
+        queue = await self.find(name)
+        if queue is None:
+            _, queue = await self.node.catalog.shards.find(name) or (0, None)
         return None if queue is None else queue.settings
 
     async def has_sources(self, name: str) -> bool:
-        shards = self.node.catalog.shards
-        return await super().has_sources(name) or (shards is not None and bool(await shards.has_sources(name)))
+        return await super().has_sources(name) or bool(await self.node.catalog.shards.has_sources(name))
 
     async def counts(self, queue: Queue) -> QueueCounts:
         row = await self.connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
