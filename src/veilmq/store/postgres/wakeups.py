@@ -26,7 +26,7 @@ from veilmq.core.commands import Wake
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.port import Metric, counter, gauge
-from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Breaker, Database, DatabaseClock, Start, Worker
+from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Database, DatabaseClock, Start, Worker
 from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Queue, next_visible_ms, next_visible_rows
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ _CHANNEL = "veilmq"
 _TIMEOUT_S = 5.0
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 _NODE_BYTES = 4
+_RECONNECT_MS = 100
 _POLL_FACTOR_WITHOUT_NOTIFICATIONS = 5
 
 SEND_INTERVAL_MS = 10
@@ -83,7 +84,6 @@ class Watches:
         self._wakes: dict[str, Wake] = {}
         self._poller = Worker(step=self._poll, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
         self._maintainer = Worker(step=self._maintain, clock=clock, start=start, poll_ms_max=REFRESH_MS)
-        self._retries = Breaker(clock=clock)
         self._connection: asyncpg.Connection[Any] | None = None
         self.notifications_arrive = False  # its own notifications reach this node
         self._echoed = False
@@ -223,32 +223,31 @@ class Watches:
 
     # The connection.
 
-    async def _maintain(self) -> int | None:
+    async def _maintain(self) -> None:
         """Connect, or repeat the announcements; a node that does not receive its own ones receives none of others."""
         if self._connection is None:
-            return await self._connect()
+            await self._connect()
+            return
         self.notifications_arrive, self._echoed = self._echoed, False
         self.awaited_until_ms = {each: until for each, until in self.awaited_until_ms.items() if self.is_awaited(each)}
         self._full &= self.awaited_until_ms.keys() | self._wakes.keys()
         self._announce()
         self._queue_notification("alive")
-        return None
 
-    async def _connect(self) -> int | None:
-        """Open the connection and listen; on failure, return the ms until the next attempt."""
+    async def _connect(self) -> None:
+        """Open the connection and listen; raises ``StoreUnavailable``, and the worker tries again."""
         connection: asyncpg.Connection[Any] | None = None
         try:
             connection = await self._database.connect()
             await connection.execute("SET synchronous_commit = off")  # notifications need no sync
             await connection.add_listener(_CHANNEL, self._receive)
             connection.add_termination_listener(self._ended)
-        except _FAILURES:
+        except _FAILURES as error:
             if connection is not None:
                 connection.terminate()
-            return self._retries.failed()
+            raise StoreUnavailable from error
         if connection.is_closed():
-            return self._retries.failed()
-        self._retries.succeeded()
+            raise StoreUnavailable
         self._connection = connection
         # Notifications may have been missed while there was no connection.
         self.awaited_until_ms.clear()
@@ -257,7 +256,6 @@ class Watches:
         self._queue_notification("hello")
         self._announce()
         self._poller.schedule()
-        return None
 
     def _ended(self, connection: Any) -> None:
         if connection is self._connection:
@@ -265,7 +263,7 @@ class Watches:
             log.warning("the connection for notifications of other nodes has ended; reconnecting")
             self.notifications_arrive = False
             self._poller.schedule(self._interval_ms)
-            self._maintainer.schedule(self._retries.failed())
+            self._maintainer.schedule(_RECONNECT_MS)
 
     # Notifications of this node.
 
