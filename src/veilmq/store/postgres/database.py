@@ -352,7 +352,7 @@ class Worker(Scheduler):
                 due = 0
             except Exception as error:
                 if not self._stopped and not isinstance(error, StoreUnavailable):  # the lost connection is logged
-                    expected = isinstance(error, NOT_APPLIED)
+                    expected = isinstance(error, (*NOT_APPLIED, *IN_DOUBT))
                     log.warning("background work failed, and is tried again: %s", error, exc_info=not expected)
                 due = error
             done(due)
