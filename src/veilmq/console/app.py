@@ -23,7 +23,6 @@ from veilmq.console.audit import change_of
 from veilmq.console.page_context import HOME, SIGN_IN, FormRefused, PageContext, PageRoute
 from veilmq.console.pages import PAGES
 from veilmq.console.ports import Ports
-from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.exchange import Caller
 
@@ -66,7 +65,6 @@ class Console:
         self._now_ms = now_ms
         self._ports = ports
         self._accounts = accounts
-        self._rendering = Rendering(signing_in=accounts is not None)
         routes = [
             Route("/", _home),
             Route("/console", _home),
@@ -153,7 +151,6 @@ class Console:
             client=ApiClient(
                 send_request, caller=caller, peer=peer, host=host, program=request.headers.get("user-agent")
             ),
-            rendering=self._rendering,
             account=self._account if caller is None else caller.account,
             endpoint=f"{request.url.scheme}://{host}",
             now_ms=self._now_ms(),

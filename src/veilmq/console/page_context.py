@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from veilmq.console.api_client import ApiClient
 from veilmq.console.fields import NO_ERRORS, FormErrors
 from veilmq.console.ports import Ports
-from veilmq.console.rendering import Rendering, plain_name
+from veilmq.console.rendering import html, plain_name
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.exchange import Caller
 
@@ -73,7 +73,6 @@ class PageContext:
         caller: Caller | None,
         ports: Ports,
         client: ApiClient,
-        rendering: Rendering,
         account: str,
         endpoint: str,
         now_ms: int,
@@ -96,7 +95,6 @@ class PageContext:
         self.client = client
         self.sqs = client.sqs
         self.api = client.api
-        self._rendering = rendering
         self.form: Mapping[str, str] = {}
 
     @property
@@ -151,8 +149,9 @@ class PageContext:
 
     def render(self, template: str, *, status: int = 200, errors: FormErrors = NO_ERRORS, **values: Any) -> Response:
         """Return the page ``templates/{template}`` with ``values``; the status is that of ``errors``, if any."""
-        html = self._rendering.html(
+        text = html(
             template,
+            signing_in=self.accounts is not None,
             session=self.session,
             caller=self.caller,
             account=self.account,
@@ -163,7 +162,7 @@ class PageContext:
             general=errors.general,
             **values,
         )
-        return HTMLResponse(html, status_code=max(status, errors.status))
+        return HTMLResponse(text, status_code=max(status, errors.status))
 
     def redirect(self, path: str, *, done: str = "") -> Response:
         """Redirect to another page after a change; ``done`` is a key of ``NOTICES``."""

@@ -15,15 +15,8 @@ _MINUTE_S = 60
 _UNITS = ((86_400, "d"), (3_600, "h"), (_MINUTE_S, "min"), (1, "s"))
 
 
-class Rendering:
-    """The templates of the console."""
-
-    def __init__(self, **everywhere: Any) -> None:
-        """``everywhere`` are values for all pages."""
-        self._everywhere = everywhere
-
-    def html(self, template: str, **values: Any) -> str:
-        return _environment().get_template(template).render(self._everywhere, **values)
+def html(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(values)
 
 
 @cache
