@@ -1,7 +1,8 @@
 """Form fields: each kind of value is written to a field, read from it, and formatted for display with its unit.
 
-A value that cannot be read raises an error with a sentence to show beside the field. Browsers send CRLF line ends, so
-texts are compared after ``plain``.
+A value that cannot be read raises an error with a sentence to show beside the field. The ``control`` of a kind is the
+macro of ``parts/forms.html`` that renders its field. Browsers send CRLF line ends, so texts are compared after
+``plain``.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from veilmq.console.rendering import counted, duration
 from veilmq.core.limits import Range
@@ -25,31 +26,6 @@ _MINUTE_S = 60
 
 class InvalidField(Exception):
     """The text is not a valid value; ``str()`` says what is."""
-
-
-class Kind(Protocol):
-    """A kind of value. ``control`` is the macro of ``parts/forms.html`` that renders its field."""
-
-    @property
-    def control(self) -> str:
-        """``field``, ``choice`` or ``area``."""
-
-    @property
-    def options(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of text and label of a choice; empty for typed values."""
-
-    @property
-    def hint(self) -> str:
-        """The valid values and their unit."""
-
-    def write(self, value: SettingValue) -> str:
-        """Return the text of the field."""
-
-    def read(self, text: str) -> SettingValue:
-        """Return the value of ``text``; raises ``InvalidField``."""
-
-    def words(self, value: SettingValue) -> str:
-        """Return ``value`` for display; empty if there is none."""
 
 
 def plain(text: str) -> str:
@@ -69,7 +45,6 @@ class Number:
     empty: str = ""
     zero: str = ""
     control: str = "field"
-    options: tuple[tuple[str, str], ...] = ()
 
     @property
     def hint(self) -> str:
@@ -150,7 +125,6 @@ class Text:
 
     hint: str
     control: str = "field"
-    options: tuple[tuple[str, str], ...] = ()
 
     def write(self, value: SettingValue) -> str:
         return str(value)
@@ -183,6 +157,8 @@ class QueueName(Text):
     def write(self, value: SettingValue) -> str:
         return str(value).rpartition("/")[2]
 
+
+Kind = Number | Choice | Text
 
 _NAME = re.compile(NAMES)
 _NO_NAME = "Queue names may contain only letters, digits, hyphens and underscores."

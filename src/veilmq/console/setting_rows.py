@@ -3,9 +3,7 @@
 A test checks that none is missing. Ranges are those of ``core.limits``.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from veilmq.console.fields import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
 from veilmq.core import limits
@@ -13,7 +11,6 @@ from veilmq.wire.v1.queues import RANGES
 
 SQS = "SQS"
 SMQ = "SMQ"
-_NONE: Mapping[str, limits.Range] = MappingProxyType({})
 
 
 class SettingRow(NamedTuple):
@@ -36,17 +33,8 @@ class SettingGroup(NamedTuple):
     rows: tuple[SettingRow, ...]
 
 
-def _number(
-    setting: str,
-    label: str,
-    unit: str,
-    *,
-    protocols: Mapping[str, limits.Range] = _NONE,
-    empty: str = "",
-    zero: str = "",
-) -> SettingRow:
-    kind = Number(allowed=RANGES[setting], unit=unit, protocols=protocols, empty=empty, zero=zero)
-    return SettingRow(setting, label, kind)
+def _number(setting: str, label: str, unit: str, **rest: Any) -> SettingRow:
+    return SettingRow(setting, label, Number(allowed=RANGES[setting], unit=unit, **rest))
 
 
 _SCOPES = (("queue", "queue", "the whole queue"), ("group", "group", "each message group"))
@@ -157,10 +145,7 @@ _ACCESS = (
     SettingRow(
         "managed_encryption",
         "Managed encryption flag",
-        Choice(
-            values=((False, "no", "no"), (True, "yes", "yes")),
-            hint="Stored only; nothing is encrypted.",
-        ),
+        yes_or_no("Stored only; nothing is encrypted."),
     ),
     SettingRow(
         "kms_key",
