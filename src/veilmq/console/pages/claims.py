@@ -6,7 +6,7 @@ They use the same routes as programs.
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -18,6 +18,8 @@ from veilmq.console.queue_queries import queues_with_prefix
 from veilmq.console.rendering import claims_path
 from veilmq.core.claims import SourceView, WriterView
 
+T = TypeVar("T")
+
 _QUEUES_MAX = 200
 _BATCH_QUEUES = 16
 _NOT_CONFIRMED = FormErrors(
@@ -25,7 +27,6 @@ _NOT_CONFIRMED = FormErrors(
 )
 _NO_NUMBER = "This is not the number of a claim."
 _MESSAGES_MAX = 50
-_BODY_CHARACTERS_MAX = 200
 _NUMBER_DIGITS_MAX = 18
 _DONE = {"release": "claim-released", "evict": "evicted", "close": "source-closed"}
 """Change of a claim → its notice. To evict a message is to move it out of a claim to the dead-letter queue."""
@@ -42,24 +43,12 @@ class Readers(NamedTuple):
 
 async def readers(page: PageContext, queue: str) -> Readers:
     """Return the sources and writers of ``queue``; raises ``ApiError``, except for missing permissions."""
-    sources = await _listed(page, api_path("claims", queue), "sources")
-    writers = await _listed(page, api_path("publications", queue), "writers")
-    return Readers(
-        queue,
-        msgspec.convert(sources or [], list[SourceView]),
-        msgspec.convert(writers or [], list[WriterView]),
-        is_hidden=sources is None and writers is None,
-    )
+    sources = await _listed(page, api_path("claims", queue), "sources", SourceView)
+    writers = await _listed(page, api_path("publications", queue), "writers", WriterView)
+    return Readers(queue, sources or [], writers or [], is_hidden=sources is None and writers is None)
 
 
-async def source_of(page: PageContext, name: str) -> SourceView | None:
-    """Return the source ``name`` of the page's queue, if it exists."""
-    sources = await _listed(page, api_path("claims", page.queue), "sources")
-    views = msgspec.convert(sources or [], list[SourceView])
-    return next((view for view in views if view.source == name), None)
-
-
-async def _listed(page: PageContext, path: str, member: str) -> list[Any] | None:
+async def _listed(page: PageContext, path: str, member: str, kind: type[T]) -> list[T] | None:
     """Return a list of veilmq's API; ``None`` if the caller may not see it."""
     try:
         reply = await page.api("GET", path)
@@ -67,8 +56,7 @@ async def _listed(page: PageContext, path: str, member: str) -> list[Any] | None
         if not error.is_denied:
             raise
         return None
-    items: list[Any] = reply[member]
-    return items
+    return msgspec.convert(reply[member], list[kind])  # type: ignore[valid-type]
 
 
 async def show(page: PageContext) -> Response:
@@ -109,14 +97,6 @@ async def show_queue(page: PageContext) -> Response:
     return page.render("claims_queue.html", queue=page.queue, readers=await readers(page, page.queue))
 
 
-class ClaimedMessage(NamedTuple):
-    """A message of a claim, with the beginning of its body."""
-
-    id: str
-    body: str
-    receive_count: int
-
-
 async def _change(verb: str, page: PageContext) -> Response:
     if not page.is_confirmed:
         return await _confirm(verb, page, _NOT_CONFIRMED)
@@ -144,8 +124,9 @@ def _number(fields: Mapping[str, str]) -> int | None:
 async def _confirm(verb: str, page: PageContext, errors: FormErrors = NO_ERRORS) -> Response:
     fields = page.form or page.query
     name, number = fields.get("source", ""), _number(fields)
-    source = await source_of(page, name)
-    messages: list[ClaimedMessage] = []
+    sources = await _listed(page, api_path("claims", page.queue), "sources", SourceView)
+    source = next((view for view in sources or () if view.source == name), None)
+    messages: list[Mapping[str, Any]] = []
     if verb == "evict" and source is not None and number is not None:
         messages, why = await _messages(page, name, number)
         errors = errors._replace(general=errors.general or why)
@@ -162,7 +143,7 @@ async def _confirm(verb: str, page: PageContext, errors: FormErrors = NO_ERRORS)
     )
 
 
-async def _messages(page: PageContext, source: str, number: int) -> tuple[list[ClaimedMessage], str]:
+async def _messages(page: PageContext, source: str, number: int) -> tuple[list[Mapping[str, Any]], str]:
     """Return the first messages of a claim, or why there are none."""
     try:
         reply = await page.api(
@@ -170,8 +151,7 @@ async def _messages(page: PageContext, source: str, number: int) -> tuple[list[C
         )
     except ApiError as error:
         return [], error.message
-    rows = reply["messages"][:_MESSAGES_MAX]
-    return [ClaimedMessage(row["id"], row["body"][:_BODY_CHARACTERS_MAX], row["receive_count"]) for row in rows], ""
+    return reply["messages"][:_MESSAGES_MAX], ""
 
 
 _PATH = "/console/claims/{account}/{name}"
