@@ -150,16 +150,14 @@ _KINDS = {"deleted": "deleted", "late": "deleted after their timeout", "expired"
 
 
 class TimeoutSection(NamedTuple):
-    """The input of ``parts/distribution.html``; without ``histogram`` or ``recommendation``, a sentence says why.
+    """The input of ``parts/distribution.html``; a sentence says why ``times`` or ``recommendation`` are missing.
 
     ``refusal`` says why the recommendation cannot be applied, if so.
     """
 
-    times: ProcessingTimes | None
-    no_times: str
+    times: ProcessingTimes | str
     histogram: Histogram | None
-    recommendation: Recommendation | None
-    no_recommendation: str
+    recommendation: Recommendation | str
     refusal: str
 
 
@@ -167,22 +165,11 @@ async def timeout_section(page: PageContext, *, timeout_s: int) -> TimeoutSectio
     """Return the processing times and recommendation of the page's queue, whose timeout is ``timeout_s``."""
     history = page.ports.history
     times, recommendation = await history.processing_times(page.queue), await history.recommendation(page.queue)
-    known_times = None if isinstance(times, str) else times
-    known_recommendation = None if isinstance(recommendation, str) else recommendation
-    return TimeoutSection(
-        times=known_times,
-        no_times=times if isinstance(times, str) else "",
-        histogram=None
-        if known_times is None
-        else histogram(
-            known_times,
-            timeout_s=timeout_s,
-            recommended_s=None if known_recommendation is None else known_recommendation.recommended_s,
-        ),
-        recommendation=known_recommendation,
-        no_recommendation=recommendation if isinstance(recommendation, str) else "",
-        refusal="" if known_recommendation is None else _refusal(known_recommendation, timeout_s),
-    )
+    recommended_s, refusal = None, ""
+    if not isinstance(recommendation, str):
+        recommended_s, refusal = recommendation.recommended_s, _refusal(recommendation, timeout_s)
+    drawn = None if isinstance(times, str) else histogram(times, timeout_s=timeout_s, recommended_s=recommended_s)
+    return TimeoutSection(times, drawn, recommendation, refusal)
 
 
 async def apply_timeout(page: PageContext) -> Response:
