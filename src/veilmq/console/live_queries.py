@@ -9,10 +9,10 @@ import msgspec
 from veilmq.console.api_client import ApiClient, ApiError, api_path
 from veilmq.console.live import Snapshot
 from veilmq.console.page_context import PageContext
-from veilmq.console.queue_queries import latest_moves
+from veilmq.console.queue_queries import browse, latest_moves
 from veilmq.console.rendering import age, counted, number, path_of
 from veilmq.console.timeline import BARS_MAX, Drawing, Drawn, Frame, Timeline, draw, frame_for, unfinished
-from veilmq.core.commands import BrowsedQueue, BrowsedQueues
+from veilmq.core.commands import BrowsedQueue
 from veilmq.core.limits import SECOND_MS
 from veilmq.wire.v1.queues import Lease
 
@@ -28,7 +28,7 @@ class CountsQuery:
 
     async def run(self, client: ApiClient, now_ms: int) -> Snapshot:
         """Return the figures of each queue."""
-        browsed = await browse(client, self.names)
+        browsed = await browse(client, {"names": ",".join(self.names), "history": "false"})
         return Snapshot({queue.name: figures(queue, now_ms) for queue in browsed.queues}, {})
 
 
@@ -74,12 +74,6 @@ class MovesQuery:
         return Snapshot({str(task["StartedTimestamp"]): _progress(task) for task in tasks}, {})
 
 
-async def browse(client: ApiClient, names: tuple[str, ...]) -> BrowsedQueues:
-    """Return the counts of queues of the caller's account; raises ``ApiError``."""
-    reply = await client.api("GET", "/v1/queues/-", query={"names": ",".join(names), "history": "false"})
-    return msgspec.convert(reply, BrowsedQueues)
-
-
 async def leases_of(client: ApiClient, queue: str, *, also: Sequence[str] = ()) -> list[Lease]:
     """Return up to ``BARS_MAX`` leases, and one more if there are more; raises ``ApiError``.
 
@@ -121,7 +115,7 @@ async def _queue_counts(client: ApiClient, queue: str, *, own: bool) -> BrowsedQ
     if not own:
         shown = await client.api("GET", api_path("queues", queue, "show"))
         return BrowsedQueue(name=name, visible=shown["visible"], in_flight=shown["in_flight"], delayed=shown["delayed"])
-    queues = (await browse(client, (name,))).queues
+    queues = (await browse(client, {"names": name, "history": "false"})).queues
     if not queues:
         raise ApiError("QueueNotFound", "The queue does not exist any more.", 404)
     return queues[0]

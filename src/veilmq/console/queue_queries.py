@@ -38,9 +38,13 @@ async def queue_rates(page: PageContext, shown: ShownQueue) -> BrowsedQueue:
     account, _, name = page.queue.partition("/")
     counts = BrowsedQueue(name=name)
     if account_of(account) == page.account:
-        browsed = msgspec.convert(await page.api("GET", f"/v1/queues/{account}", query={"names": name}), BrowsedQueues)
-        counts = next(iter(browsed.queues), counts)
+        counts = next(iter((await browse(page.client, {"names": name}, account)).queues), counts)
     return msgspec.structs.replace(counts, visible=shown.visible, in_flight=shown.in_flight, delayed=shown.delayed)
+
+
+async def browse(client: ApiClient, query: Mapping[str, Any], account: str = "-") -> BrowsedQueues:
+    """Return queues of an account, by default the caller's, with their counts; raises ``ApiError``."""
+    return msgspec.convert(await client.api("GET", f"/v1/queues/{account}", query=query), BrowsedQueues)
 
 
 class QueueList(NamedTuple):

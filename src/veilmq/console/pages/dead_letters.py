@@ -5,8 +5,8 @@ from starlette.responses import Response
 from veilmq.console.api_client import ApiError
 from veilmq.console.fields import NO_ERRORS, FormErrors, Number, SubmittedForm
 from veilmq.console.page_context import PageContext, PageRoute
-from veilmq.console.queue_queries import Task, arn_of, dead_letter_sources, show_queue, tasks_of
-from veilmq.console.rendering import path_of
+from veilmq.console.queue_queries import Task, arn_of, browse, dead_letter_sources, show_queue, tasks_of
+from veilmq.console.rendering import path_of, plain_name
 from veilmq.core.limits import SQS_MOVES_PER_S
 
 _RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages per second", empty="no limit")
@@ -91,12 +91,9 @@ async def _dead_letter_queues(page: PageContext) -> tuple[list[str], bool]:
     """Return the dead-letter queues of the account's queues, and whether there may be more."""
     named: set[str] = set()
     for first in range(0, _QUEUES_MAX, _PAGE_QUEUES):
-        query = {"first": first, "count": _PAGE_QUEUES}
-        browsed = await page.api("GET", f"/v1/queues/{page.account}", query=query)
-        named |= {
-            each["dead_letter_queue"].rpartition("/")[2] for each in browsed["queues"] if each["dead_letter_queue"]
-        }
-        if first + _PAGE_QUEUES >= browsed["in_all"]:
+        browsed = await browse(page.client, {"first": first, "count": _PAGE_QUEUES})
+        named |= {plain_name(each.dead_letter_queue) for each in browsed.queues if each.dead_letter_queue}
+        if first + _PAGE_QUEUES >= browsed.in_all:
             return sorted(named), False
     return sorted(named), True
 

@@ -8,12 +8,12 @@ from math import ceil
 from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
-import msgspec
 from starlette.responses import Response
 
 from veilmq.console.live_queries import figures
 from veilmq.console.page_context import HOME, PageContext, PageRoute
-from veilmq.core.commands import BrowsedQueues, QueueOrder
+from veilmq.console.queue_queries import browse
+from veilmq.core.commands import QueueOrder
 from veilmq.core.limits import BROWSED_QUEUES_MAX, SMQ_QUEUE_NAME_CHARACTERS_MAX
 
 SIZES = (25, 50, 100, BROWSED_QUEUES_MAX)
@@ -113,11 +113,11 @@ def _is_number(text: str) -> bool:
 async def show(page: PageContext) -> Response:
     """Show queues of the account; for htmx, during typing, only their table."""
     listing = Listing.of(page.query)
-    browsed = await _browse(page, listing)
+    browsed = await browse(page.client, listing.parameters)
     pages = max(ceil(browsed.in_all / listing.size), 1)
     if listing.page > pages:
         listing = listing._replace(page=pages)
-        browsed = await _browse(page, listing)
+        browsed = await browse(page.client, listing.parameters)
     return page.render(
         "parts/queue_table.html" if page.is_partial else "queues.html",
         listing=listing,
@@ -129,10 +129,6 @@ async def show(page: PageContext) -> Response:
         pages=pages,
         endpoint=page.endpoint,
     )
-
-
-async def _browse(page: PageContext, listing: Listing) -> BrowsedQueues:
-    return msgspec.convert(await page.api("GET", "/v1/queues/-", query=listing.parameters), BrowsedQueues)
 
 
 PAGES = (PageRoute(HOME, show),)
