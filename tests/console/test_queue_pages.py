@@ -165,9 +165,9 @@ def test_every_setting_has_a_field(server: RunningServer, visitor: Visitor) -> N
     [
         ("visibility_timeout_s", "43201", "This must be 0 to 43,200 seconds."),
         ("visibility_timeout_s", "soon", "This must be a whole number, 0 to 43,200 seconds."),
-        ("name", "a b", "Names may contain only letters, digits, hyphens and underscores."),
-        ("name", "", "Names may contain only letters, digits, hyphens and underscores."),
-        ("name", f"{SCRIPT}?", "Names may contain only letters, digits, hyphens and underscores."),
+        ("name", "a b", "Queue names may contain only letters, digits, hyphens and underscores."),
+        ("name", "", "This field is required."),
+        ("name", f"{SCRIPT}?", "Queue names may contain only letters, digits, hyphens and underscores."),
         ("name", "ends.fifo", "A name that ends in .fifo is for FIFO queues"),
         ("name", "a_" * 60, "A name has up to 80 letters"),
         ("throughput_limit", "group", "Only FIFO queues have a throughput limit of their own"),

@@ -4,17 +4,16 @@ Only fields that the user changed are sent, so that concurrent changes of other 
 value that each field had when it was shown (``was.``). A field that was also changed by another user is an error.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
 from veilmq.console import setting_rows
 from veilmq.console.api_client import ApiError, api_path
-from veilmq.console.fields import NO_ERRORS, FormErrors, InvalidField, plain
+from veilmq.console.fields import NO_ERRORS, FormErrors, InvalidField, SubmittedForm, plain
 from veilmq.console.page_context import PageContext, PageRoute
 from veilmq.console.queue_queries import show_queue
 from veilmq.console.rendering import path_of
@@ -24,7 +23,6 @@ from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.queues import read_tags
 from veilmq.wire.v1.queues import ShownQueue
-from veilmq.wire.v1.request import NAMES
 
 WAS = "was."
 """Prefix of the names of fields with previous values."""
@@ -183,37 +181,34 @@ def _padded(rows: Rows) -> Rows:
 
 
 _NEW = QueueSettings()
-_NAME = re.compile(NAMES)
 _LABELS = {NAME: "Name", TAGS: "Tags", **{row.setting: row.label for row in ROWS.values()}}
 
 
 async def show_new(page: PageContext) -> Response:
-    return _new(page, FilledForm({}, texts_of(_NEW, ROWS.values()), {}), rows_of({}))
+    return _new(page, texts_of(_NEW, ROWS.values()), rows_of({}))
 
 
 async def create(page: PageContext) -> Response:
     """Create the queue, or show the form with errors."""
     form = filled(page.form, _NEW, ROWS.values())
     tags = filled_tags(page.form, {})
-    name = page.form.get(NAME, "").strip()
-    problems = (
-        {} if _NAME.fullmatch(name) else {NAME: "Names may contain only letters, digits, hyphens and underscores."}
-    )
-    problems |= form.problems | _tag_errors(tags)
+    fields = SubmittedForm(page.form)
+    name = fields.queue(NAME)
+    problems = fields.problems | form.problems | _tag_errors(tags)
     if problems:
-        return _new(page, form, tags.rows, FormErrors(problems))
+        return _new(page, form.texts, tags.rows, FormErrors(problems))
     queue = f"{page.account}/{name}"
     try:
         made = await page.api(
             "POST", api_path("queues", queue, "create"), fields={"settings": form.changes, "tags": tags.put}
         )
     except ApiError as error:
-        return _new(page, form, tags.rows, _errors_of(error, default=NAME))
+        return _new(page, form.texts, tags.rows, _errors_of(error, default=NAME))
     if not made["is_new"]:
         there = FormErrors(
             {NAME: "There is a queue of this name already; nothing was changed."}, status=HTTPStatus.CONFLICT
         )
-        return _new(page, form, tags.rows, there)
+        return _new(page, form.texts, tags.rows, there)
     return page.redirect(path_of(queue), done="created")
 
 
@@ -221,7 +216,7 @@ async def show_present(page: PageContext) -> Response:
     """Show the form of a queue's settings."""
     queue = await show_queue(page)
     texts = texts_of(queue.settings, shown_rows(queue.settings))
-    return _present(page, queue, FilledForm({}, texts, {}), rows_of(queue.settings.tags))
+    return _present(page, queue, texts, rows_of(queue.settings.tags))
 
 
 async def change(page: PageContext) -> Response:
@@ -231,12 +226,12 @@ async def change(page: PageContext) -> Response:
     tags = filled_tags(page.form, queue.settings.tags)
     problems = form.problems | _tag_errors(tags)
     if problems:
-        return _present(page, queue, form, tags.rows, FormErrors(problems))
+        return _present(page, queue, form.texts, tags.rows, FormErrors(problems))
     try:
         if form.changes:
             await page.api("POST", api_path("queues", page.queue, "set"), fields=form.changes)
     except ApiError as error:
-        return _present(page, queue, form, tags.rows, _errors_of(error))
+        return _present(page, queue, form.texts, tags.rows, _errors_of(error))
     try:
         await _change_tags(page, tags)
     except ApiError as error:
@@ -250,7 +245,7 @@ async def _after_settings(page: PageContext, form: FilledForm, tags: FilledTags,
     queue = await show_queue(page)
     done = "The settings were changed, the tags were not. " if form.changes else ""
     texts = texts_of(queue.settings, shown_rows(queue.settings))
-    return _present(page, queue, FilledForm({}, texts, {}), tags.rows, errors._replace(general=done + errors.general))
+    return _present(page, queue, texts, tags.rows, errors._replace(general=done + errors.general))
 
 
 async def _change_tags(page: PageContext, tags: FilledTags) -> None:
@@ -272,38 +267,40 @@ def _errors_of(error: ApiError, *, default: str = "") -> FormErrors:
     return FormErrors({field: error.message} if field else {}, "" if field else error.message, error.status)
 
 
-def _new(page: PageContext, form: FilledForm, tags: list[tuple[str, str]], errors: FormErrors = NO_ERRORS) -> Response:
-    return page.render(
-        "queue_new.html",
-        errors=errors,
-        name=page.form.get(NAME, ""),
-        name_hint=setting_rows.NAME_HINT,
-        groups=GROUPS,
-        texts=form.texts,
-        before={},
-        tags=tags,
-        tags_before=was({}),
-        tags_hint=HINT,
-        labels=_LABELS,
-    )
+def _new(page: PageContext, texts: Mapping[str, str], tags: Rows, errors: FormErrors = NO_ERRORS) -> Response:
+    values = {"name": page.form.get(NAME, ""), "name_hint": setting_rows.NAME_HINT}
+    return _form(page, "queue_new.html", _NEW, GROUPS, texts, tags, errors, **values)
 
 
 def _present(
-    page: PageContext, queue: ShownQueue, form: FilledForm, tags: list[tuple[str, str]], errors: FormErrors = NO_ERRORS
+    page: PageContext, queue: ShownQueue, texts: Mapping[str, str], tags: Rows, errors: FormErrors = NO_ERRORS
 ) -> Response:
-    rows = shown_rows(queue.settings)
+    groups = _groups(queue.settings)
+    return _form(page, "queue_edit.html", queue.settings, groups, texts, tags, errors, queue=page.queue, shown=queue)
+
+
+def _form(
+    page: PageContext,
+    template: str,
+    settings: QueueSettings,
+    groups: Sequence[SettingGroup],
+    texts: Mapping[str, str],
+    tags: Rows,
+    errors: FormErrors,
+    **values: Any,
+) -> Response:
+    """Render the form of ``settings``; ``texts`` and ``tags`` are what its fields show."""
     return page.render(
-        "queue_edit.html",
+        template,
         errors=errors,
-        queue=page.queue,
-        shown=queue,
-        groups=_groups(queue.settings),
-        texts=form.texts,
-        before=texts_of(queue.settings, rows),
+        groups=groups,
+        texts=texts,
+        before=texts_of(settings, [row for group in groups for row in group.rows]),
         tags=tags,
-        tags_before=was(queue.settings.tags),
+        tags_before=was(settings.tags),
         tags_hint=HINT,
         labels=_LABELS,
+        **values,
     )
 
 
