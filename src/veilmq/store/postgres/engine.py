@@ -155,7 +155,9 @@ class Coalescer:
                 seen = catalog.cached(name) if database.relaxes and self.hot.is_relaxed else None
                 is_relaxed = seen is not None and not seen.settings.fifo
                 async with database.connection(relaxed=is_relaxed) as connection:
-                    queue = catalog.fresh(name) or await catalog.require(connection, name)
+                    queue = catalog.fresh(name) or await catalog.look_up(connection, name)
+                    if queue is None:
+                        break
                     if is_relaxed and queue.settings.fifo:  # the queue was replaced by a FIFO queue
                         continue
                     return await self.hot.work(engine, connection, queue, batch)

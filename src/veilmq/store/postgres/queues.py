@@ -14,7 +14,7 @@ from asyncio import get_running_loop
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.core.errors import QueueNotFound, ReceiptState
+from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
@@ -87,6 +87,7 @@ class Catalog:
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self._entries: dict[str, tuple[Queue, float]] = {}
+        self._forgotten = 0  # the calls of ``forget`` and ``clear``
         self._kept_longer_ms = 0
         self.shards: Any = None  # store.Shards
         self.outbox: Any = None  # outbox.Relay
@@ -96,21 +97,16 @@ class Catalog:
         entry = self._entries.get(name)
         return entry[0] if entry is not None and get_running_loop().time() < entry[1] else None
 
-    async def require(self, connection: Any, name: str) -> Queue:
-        """Look the queue up; raises ``QueueNotFound``."""
-        queue = await self.look_up(connection, name)
-        if queue is None:
-            raise QueueNotFound(name)
-        return queue
-
     async def look_up(self, connection: Any, name: str, lock: Lock | None = None) -> Queue | None:
         """Look the queue up, and lock its row; ``None`` if there is none."""
-        self.forget(name)
+        self._entries.pop(name, None)
+        forgotten = self._forgotten
         row = await connection.fetchrow(with_lock(SQL["find_queue"], lock), name)
         if row is None:
             return None
         queue = queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)
-        self._entries[name] = queue, get_running_loop().time() + self._options.fresh_s
+        if forgotten == self._forgotten:  # otherwise the row may be from before a change
+            self._entries[name] = queue, get_running_loop().time() + self._options.fresh_s
         return queue
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
@@ -128,7 +124,9 @@ class Catalog:
         return None if entry is None else entry[0]
 
     def forget(self, name: str) -> None:
+        """Look the queue up again at its next use; a lookup under way is not cached."""
         self._entries.pop(name, None)
+        self._forgotten += 1
 
     def keep_longer(self, time_ms: int) -> None:
         """Add ``time_ms`` to the retention of all queues from now on."""
@@ -137,7 +135,9 @@ class Catalog:
             self.clear()
 
     def clear(self) -> None:
+        """Look all queues up again at their next use."""
         self._entries.clear()
+        self._forgotten += 1
 
 
 def queue_of(row: Any, event_log: str = "off") -> Queue:

@@ -19,9 +19,11 @@ from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.server.long_polling import LongPolls
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import Catalog
 from veilmq.store.postgres.receives import _SharedReceive
 from veilmq.store.postgres.wakeups import (
@@ -137,6 +139,27 @@ def test_dead_letter_wakes(nodes: TwoNodes) -> None:
     assert nodes.host.receive(1) == []
     nodes.until(lambda: nodes.woken_ms)
     assert len(nodes.do_at_other(commands.Receive(queue=DEAD)).messages) == 1
+
+
+def test_a_row_from_before_a_change_is_not_cached(host: PostgresHost) -> None:
+    """The reply to a lookup may arrive after the notification of the change."""
+    host.create()
+    node = cast(PostgresEngine, host.engine)
+
+    async def look_up() -> Any:
+        async with node.database.connection() as connection:
+
+            async def fetch_late(*args: Any) -> Any:
+                row = await connection.fetchrow(*args)
+                await execute(node, commands.SetQueue(queue=QUEUE, settings={"visibility_timeout_s": 7}))
+                return row
+
+            await node.catalog.look_up(SimpleNamespace(fetchrow=fetch_late), QUEUE)
+        await execute(node, commands.Send(queue=QUEUE, messages=(message("a"),)))
+        return await execute(node, RECEIVE)
+
+    (received,) = host.run(look_up()).messages
+    assert received.visible_at_ms == host.clock.now_ms() + 7_000
 
 
 def test_deletion_wakes_and_clears_the_cache(nodes: TwoNodes) -> None:
