@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import NamedTuple, Self
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
 from weakref import finalize
 
 from urllib3 import HTTPResponse
@@ -27,7 +28,7 @@ from veilmq.consumer.runner import Runner
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import SettingValue
-from veilmq.server.http_parser import Date, Request
+from veilmq.server.http_parser import Request
 from veilmq.testing.clocks import SteppedAlarm, SteppedClock, VirtualClock, VirtualLoop
 from veilmq.testing.faults import FaultPlan
 from veilmq.testing.running_server import RunningQueue, RunningServer
@@ -93,7 +94,7 @@ class Call:
     def __init__(self, method: str, target: str, headers: Mapping[str, str], body: bytes, alarm: SteppedAlarm) -> None:
         """``alarm`` rings at the reply or when the connection is closed."""
         self.alarm = alarm
-        self.date: Date = _Undated()
+        self.date: Any = SimpleNamespace(line=b"Date: -\r\n")  # nothing reads it
         self.authenticated = False
         self.reply: HttpReply | None = None
         self.is_over = False
@@ -123,13 +124,6 @@ class Call:
         run, self.request.in_turn = self.request.in_turn, None
         assert run is not None, "set before this is called"
         run()
-
-
-class _Undated:
-    line = b"Date: -\r\n"
-
-    def renew(self) -> bytes:
-        return self.line
 
 
 PATIENCE_S = 30.0
