@@ -6,7 +6,7 @@ error in ``core.errors``, for example ``EpochFenced``.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 from veilmq.client.messages import ClientError, QueueStatus
 from veilmq.client.transport import (
     UNEXPECTED_REPLY,
+    Client,
     HttpReply,
     Reply,
     SigningKey,
@@ -39,8 +40,8 @@ if TYPE_CHECKING:  # Spark workers do not need them
 _JSON = "application/json"
 
 
-class QueueApi:
-    """Base class of clients of one ``noun`` of a queue; close them, or use them as context managers.
+class QueueApi(Client):
+    """Base class of clients of one ``noun`` of a queue.
 
     The queue is given by its URL, or by its name if it is in the caller's account. The account of a name is requested
     from the server once.
@@ -50,19 +51,9 @@ class QueueApi:
 
     def __init__(self, endpoint: str | Transport, queue: str, *, key: SigningKey | None = None) -> None:
         """``endpoint`` is a URL or a transport; raises ``ValueError`` for an invalid URL."""
-        self._transport = Transport(endpoint, key=key) if isinstance(endpoint, str) else endpoint
+        super().__init__(Transport(endpoint, key=key) if isinstance(endpoint, str) else endpoint)
         self._queue = queue
         self._path = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the idle connections."""
-        self._transport.close()
 
     def post(self, verb: str, fields: Mapping[str, Any], reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
         """Send a POST with ``fields`` as JSON; raises ``ClientError`` and ``Unreachable``."""

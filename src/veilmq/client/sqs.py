@@ -7,7 +7,7 @@ order. Every call raises ``ClientError`` for an error reply and ``Unreachable`` 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from time import time
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from veilmq.client.messages import (
     RECEIPT_SUPERSEDED,
@@ -19,7 +19,7 @@ from veilmq.client.messages import (
     ReceivedMessage,
     SentMessage,
 )
-from veilmq.client.transport import UNEXPECTED_REPLY, SigningKey, Transport, without_none
+from veilmq.client.transport import UNEXPECTED_REPLY, Client, SigningKey, Transport, without_none
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
 from veilmq.core.messages import Attribute
@@ -68,26 +68,16 @@ class _Entries(Shape, Generic[Entry]):
     failed: list[BatchResultErrorEntry] | None = None
 
 
-class QueueClient:
+class QueueClient(Client):
     """A client of a server; close it, or use it as a context manager. Threads may share it.
 
     A queue is given by its name or its URL; a queue of another account by its URL.
     """
 
     def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self._call = transport.call
         self._urls: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the idle connections."""
-        self._transport.close()
 
     def hang_up(self) -> None:
         """End waiting receives at shutdown: the server replies now. Connections of boto3 are not affected."""

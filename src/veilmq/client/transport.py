@@ -22,7 +22,7 @@ from hashlib import sha256
 from hmac import digest
 from ssl import SSLCertVerificationError
 from time import monotonic, time
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 import msgspec
@@ -323,6 +323,23 @@ class Transport:
             return (self._polls.pool if wait_s else self._pool).urlopen(method, target, **options)
         except HTTPError as error:
             raise Unreachable(self.endpoint, root_cause(error)) from error
+
+
+class Client:
+    """Base class of clients over a transport; close them, or use them as context managers."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._transport.close()
 
 
 _transports: WeakSet[Transport] = WeakSet()
