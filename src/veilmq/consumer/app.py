@@ -42,6 +42,7 @@ from veilmq.consumer.runner import CANCEL_S
 from veilmq.consumer.running import Running, refuse_loop
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics
 from veilmq.consumer.test_client import TestClient
+from veilmq.core.limits import SQS_MESSAGE_ATTRIBUTES_MAX
 from veilmq.core.messages import Attribute
 
 _log = logging.getLogger("veilmq.consumer")
@@ -51,7 +52,6 @@ Payload = TypeVar("Payload")
 GRACE = "25s"
 _BATCH_SIZE_MAX = 1_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_ATTRIBUTES_MAX = 10
 
 To = str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object]
 """The target of a message: a queue, or a handler with a matching payload type (also a batch handler)."""
@@ -182,7 +182,7 @@ class Consumer(Lifespan):
         with self._sender_lock:
             sender = self.sender = self.sender or self._connect()
         attributes = attributes_of(options.get("attributes", {}))
-        if self._has_tracing and len(with_span := traced(attributes)) <= _ATTRIBUTES_MAX:
+        if self._has_tracing and len(with_span := traced(attributes)) <= SQS_MESSAGE_ATTRIBUTES_MAX:
             attributes = with_span
         return sender.send(
             queue,
