@@ -6,6 +6,7 @@ Run a server (`veilmq serve`), then this program.
 import asyncio
 import os
 from collections import defaultdict
+from uuid import uuid4
 
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.consumer import Consumer, Context, RetryLater
@@ -35,7 +36,7 @@ async def main() -> None:
         client.create_queue(QUEUE, {"fifo": True})
         for name in STEPS:
             messages = [
-                NewMessage(body=name, group=account, dedup_id=f"{account}-{name}") for account in ("ann", "bob", "cid")
+                NewMessage(body=name, group=account, dedup_id=str(uuid4())) for account in ("ann", "bob", "cid")
             ]
             client.send_batch(QUEUE, messages)
         async with app.running():

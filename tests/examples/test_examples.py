@@ -118,14 +118,15 @@ rendered: {'The Veil': 10}
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_each_consumer_example_prints_its_documented_output(name: str) -> None:
+def test_each_consumer_example_prints_its_documented_output_whenever_it_runs(name: str) -> None:
     with RunningServer(clock=SystemClock()) as server:
-        done = subprocess.run(
-            [sys.executable, ROOT / "examples" / f"{name}.py"],
-            env={**os.environ, "VEILMQ_ENDPOINT": server.endpoint, "PYTHONPATH": str(SRC)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    assert sorted(done.stdout.splitlines()) == sorted(PRINTED[name].splitlines())
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, ROOT / "examples" / f"{name}.py"],
+                env={**os.environ, "VEILMQ_ENDPOINT": server.endpoint, "PYTHONPATH": str(SRC)},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=True,
+            )
+            assert sorted(done.stdout.splitlines()) == sorted(PRINTED[name].splitlines())
