@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from veilmq.console import security_headers
-from veilmq.console.api_client import ApiClient, ApiError, ApiReply, ApiRequest, SendRequest
+from veilmq.console.api_client import ApiError, ApiReply, ApiRequest, SendRequest
 from veilmq.console.assets import ASSETS, PREFIX
 from veilmq.console.audit import change_of
 from veilmq.console.page_context import HOME, SIGN_IN, FormRefused, PageContext, PageRoute
@@ -138,8 +138,6 @@ class Console:
         return page.render("refused.html", status=status, title=title, message=message)
 
     def _page_context(self, request: Request, session: Session, caller: Caller | None) -> PageContext:
-        peer = None if request.client is None else request.client.host
-        host = self._host(request)
         send_request = self._send_request if request.method == "POST" else ReadingOnly(self._send_request)
         return PageContext(
             request,
@@ -148,11 +146,9 @@ class Console:
             accounts=self._accounts,
             caller=caller,
             ports=self._ports,
-            client=ApiClient(
-                send_request, caller=caller, peer=peer, host=host, program=request.headers.get("user-agent")
-            ),
+            send_request=send_request,
             account=self._account if caller is None else caller.account,
-            endpoint=f"{request.url.scheme}://{host}",
+            host=self._host(request),
             now_ms=self._now_ms(),
             is_operator=self._is_operator(caller),
         )

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from veilmq.console.api_client import ApiClient
+from veilmq.console.api_client import ApiClient, SendRequest
 from veilmq.console.fields import NO_ERRORS, FormErrors
 from veilmq.console.ports import Ports
 from veilmq.console.rendering import html, plain_name
@@ -72,13 +72,13 @@ class PageContext:
         accounts: Accounts | None,
         caller: Caller | None,
         ports: Ports,
-        client: ApiClient,
+        send_request: SendRequest,
         account: str,
-        endpoint: str,
+        host: str,
         now_ms: int,
         is_operator: bool = False,
     ) -> None:
-        """``account`` is the caller's, ``endpoint`` the URL of the queues, ``now_ms`` the current shown time.
+        """``account`` is the caller's, ``host`` the address of the queues, ``now_ms`` the current shown time.
 
         ``accounts`` is ``None`` without authentication; ``is_operator``: the caller may see data of the whole server.
         """
@@ -89,12 +89,12 @@ class PageContext:
         self.caller = caller
         self.ports = ports
         self.account = account
-        self.endpoint = endpoint
+        self.endpoint = f"{request.url.scheme}://{host}"
         self.now_ms = now_ms
         self.is_operator = is_operator
-        self.client = client
-        self.sqs = client.sqs
-        self.api = client.api
+        self.client = ApiClient(send_request, caller=caller, peer=self.peer, host=host, program=self.program)
+        self.sqs = self.client.sqs
+        self.api = self.client.api
         self.form: Mapping[str, str] = {}
 
     @property
