@@ -69,11 +69,11 @@ def top(
     each update is one line.
     """
     live = not once and not json
-    if live and not sys.stdout.isatty():
-        raise UsageError("The output is not a terminal; use --once, or --json.")
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False)
+    if live and (not sys.stdout.isatty() or console.is_dumb_terminal):
+        raise UsageError("The output is not a terminal, or one that cannot be redrawn; use --once, or --json.")
     if admin is None and (here := _THIS_MACHINE.fullmatch(server.endpoint)):
         admin = f"{here[1]}:{int(here[2]) + 1}"
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False)
     screen = Live(console=console, screen=True, auto_refresh=False) if live else nullcontext()
     client = QueueClient(server)
     with suppress(KeyboardInterrupt), _keys() as wait_for_quit, screen:

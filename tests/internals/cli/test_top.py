@@ -200,7 +200,7 @@ def test_without_metrics_only_sqs_attributes_are_shown(veilmq: Veilmq, server: R
     [
         (["--once"], 1, "RequestThrottled"),
         (["--once", "--endpoint", "http://127.0.0.1:1"], 1, "Start a server"),
-        ([], 2, "veilmq: The output is not a terminal; use --once, or --json.\n"),
+        ([], 2, "veilmq: The output is not a terminal, or one that cannot be redrawn; use --once, or --json.\n"),
     ],
     ids=["refused", "no server", "no terminal"],
 )
@@ -269,12 +269,12 @@ def test_json_updates_are_lines_until_sigterm(server: RunningServer, runtime: Pa
 
 
 @contextmanager
-def terminal_of(endpoint: str, runtime: Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+def terminal_of(endpoint: str, runtime: Path, term: str = "xterm") -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """Run the live view on its own terminal; yield the process and the other end of the terminal."""
     number, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", WITH_A_TERMINAL, *COMMAND, "top"],
-        env=environment(VEILMQ_ENDPOINT=endpoint, XDG_RUNTIME_DIR=str(runtime), TERM="xterm"),
+        env=environment(VEILMQ_ENDPOINT=endpoint, XDG_RUNTIME_DIR=str(runtime), TERM=term),
         stdin=terminal,
         stdout=terminal,
         stderr=subprocess.PIPE,
@@ -311,6 +311,13 @@ def test_the_live_view_restores_the_terminal(
         assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+def test_a_terminal_that_cannot_be_redrawn_is_an_error(server: RunningServer, runtime: Path) -> None:
+    with terminal_of(server.endpoint, runtime, term="dumb") as (process, _):
+        assert process.stderr is not None
+        assert b"cannot be redrawn; use --once" in process.stderr.readline()
+        assert process.wait(60) == 2
 
 
 def test_without_a_server_the_live_view_shows_the_workers(server: RunningServer, runtime: Path) -> None:
