@@ -124,12 +124,11 @@ class Breaker:
             raise StoreUnavailable
         self._retry_at_ms = self._clock.now_ms() + _PAUSE_MS_MAX
 
-    def failed(self) -> int:
-        """Count a failure; return the ms until the next attempt."""
+    def failed(self) -> None:
+        """Count a failure, and begin or prolong the pause."""
         self.failures += 1
         self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
         self._retry_at_ms = self._clock.now_ms() + self._pause_ms
-        return self._pause_ms
 
     def succeeded(self) -> None:
         """End the pause after a successful attempt."""
