@@ -44,9 +44,14 @@ def die(message: ReceivedMessage) -> None:
 def forks(message: ReceivedMessage) -> None:
     if message.body == "fails":
         raise LookupError
-    if os.fork() == 0:
-        sys.exit(3)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+    for end, code in ((sys.exit, 3), (os.kill, 1)):  # by its exit code; by a TypeError
+        if (child := os.fork()) == 0:
+            end(code)  # type: ignore[call-arg]
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
+
+
+async def forks_async(message: ReceivedMessage) -> None:
+    forks(message)
 
 
 def reads_a_pipe(message: ReceivedMessage) -> None:

@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -48,6 +49,7 @@ class Pool:
         self._middleware = middleware
         self._state = state
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)  # started on demand
+        self._process_id = os.getpid()
 
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         """Call the handler, and return its result or raise its error. May replace ``Context.interrupt``."""
@@ -79,6 +81,7 @@ class Pool:
             if single or items:
                 await self._call_next(deliveries, deliveries[0] if single else Batch(items))
         except BaseException as raised:  # also SystemExit: one message must not end the consumer
+            _end_fork(self._process_id, raised)
             interrupted = any(delivery.cause is not None for delivery in deliveries)
             is_closing = isinstance(raised, asyncio.CancelledError) and task.cancelling() and not interrupted
             # The task does not run while its coroutine is closed; otherwise the handler has raised GeneratorExit.
@@ -123,6 +126,17 @@ def _check(result: object) -> None:
         raise TypeError(f"the handler returned a {type(result).__name__}, and nothing runs it; await it in the handler")
 
 
+def _end_fork(process_id: int, result: object) -> None:
+    """End this process with ``result`` if the handler has forked it, so that it does not act as the consumer, too."""
+    if os.getpid() == process_id:
+        return
+    code = result.code if isinstance(result, SystemExit) else None
+    if isinstance(result, BaseException) and not isinstance(result, SystemExit):
+        traceback.print_exception(result)
+        code = 1
+    os._exit(code if isinstance(code, int) else code is not None)
+
+
 class ThreadPool(Pool):
     """Runs plain functions in threads. A thread cannot be stopped: the handler must check its ``Context``."""
 
@@ -130,13 +144,14 @@ class ThreadPool(Pool):
         for delivery in deliveries:
             _ = delivery.cancelled  # create the event here; in the thread, its creation would race with its set
             delivery.interrupt = lambda cause: None  # the event suffices
-        return await self._threads.run(copy_context().run, _call, self._handler, subject, self._state)
+        return await self._threads.run(copy_context().run, _call, self._handler, subject, self._state, self._process_id)
 
 
-def _call(handler: Handler, subject: Subject, state: State) -> object:
+def _call(handler: Handler, subject: Subject, state: State, process_id: int) -> object:
     try:
         return handler.call(subject, state)
     except BaseException as error:
+        _end_fork(process_id, error)
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
         raise Failed(ending_of(error)) from error  # a future cannot raise it, and SystemExit would end the event loop
@@ -207,8 +222,7 @@ class Child:
             _check(result)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             result = error
-        if os.getpid() != self._process_id:  # the handler has forked, and its child must not reply
-            raise result if isinstance(result, BaseException) else SystemExit
+        _end_fork(self._process_id, result)
         return ending_of(result, context.cause)
 
     def _read(self) -> None:

@@ -377,9 +377,11 @@ def test_a_stop_behind_its_call_reaches_a_process_that_has_not_begun_it() -> Non
         worker.stop(Cause.TIMEOUT)
 
 
-async def test_a_process_that_a_handler_forks_ends_no_message(bench: Workbench) -> None:
-    async with bench.handling(acting.forks, "forks", "fails", pool="process", concurrency=1) as running:
-        await until(lambda: event(running, "acked") + event(running, "retried") == 2)
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+async def test_a_process_that_a_handler_forks_ends_no_message(bench: Workbench, pool: Any) -> None:
+    handler = acting.forks_async if pool == "async" else acting.forks
+    async with bench.handling(handler, "forks", "fails", pool=pool, concurrency=1) as running:
+        await until(lambda: event(running, "acked") and event(running, "retried"))
     assert bench.server.queue("orders").bodies == ["fails"]
 
 
