@@ -56,6 +56,17 @@ def test_an_identifiable_quantile_requires_fifty_receipts_at_risk() -> None:
     assert estimate(key_with(lognormal(2.0, 2000)), options=TuneOptions(quantile=0.95)).quantile.point_s is not None
 
 
+def test_a_quantile_with_bounds_more_than_a_factor_of_two_apart_is_not_identifiable() -> None:
+    found = alone(lognormal(2.0, 400, sigma=2.0, timeout_s=40_000.0))
+    assert not found.is_known
+    assert "p99 is between 147 s and 456 s" in found.quantile.why_not
+
+
+def test_follow_up_decides_beside_fewer_than_fifty_late_deletes() -> None:
+    """Their bounds would be narrower."""
+    assert alone(lognormal(1.0, 5_000) + receipt_counts(late=[(40.0, 12.0)])).is_plateau
+
+
 def test_a_p99_requires_three_hundred_receipts() -> None:
     """Three of them lie beyond it."""
     assert alone(lognormal(2.0, 299)).quantile.why_not == "not identifiable: 299 first receipts, p99 needs 300"
