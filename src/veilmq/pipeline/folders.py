@@ -66,14 +66,9 @@ class Place:
         filesystem, path = _opened(self.location)
         return fs.SubTreeFileSystem(path, filesystem)
 
-    @property
-    def has_folders(self) -> bool:
-        """Whether the place has folders and renames; buckets have only keys."""
-        return _opened(self.location)[0].type_name in {"local", "hdfs"}
-
     def prepare(self, path: str) -> None:
-        """Create the folder of the file at ``path``, if the place has folders."""
-        if self.has_folders:
+        """Create the folder of the file at ``path``; buckets have only keys."""
+        if _opened(self.location)[0].type_name in {"local", "hdfs"}:
             self.files.create_dir(str(Path(path).parent), recursive=True)
 
     def names(self) -> list[str]:
