@@ -331,11 +331,11 @@ class _Binding:
 
 
 def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, is_delete: bool) -> tuple[int, int]:
-    """Return the end of a slice in a run, and the effort left after it; large messages cost more."""
+    """Return the end of a slice in a run, and the effort left after it: none before ``last``."""
     if not is_delete:
-        end = min(last, first + max(1, effort_left // _RETURNED_EFFORT) - 1)
+        end = min(last, first + max(1, -(-effort_left // _RETURNED_EFFORT)) - 1)
         return end, effort_left - (end - first + 1) * _RETURNED_EFFORT
-    end = first
+    end = first  # large messages cost more
     for seq, size_bytes in session.rows("message_sizes", first, last, max(1, effort_left)):
         end = seq
         effort_left -= 1 + size_bytes // _BYTES_PER_EFFORT

@@ -142,6 +142,19 @@ def test_a_batch_has_few_claim_slices(host: Host, monkeypatch: pytest.MonkeyPatc
     assert batches == [3, 3]
 
 
+def test_a_run_whose_return_takes_two_slices_returns_whole(host: Host) -> None:
+    """The message of a group before it leaves an odd part of the slice's effort."""
+    host.create()
+    host.put(message("a", group="g"))
+    host.send(*("b" for _ in range(1_500)))
+    open_source(host)
+    claim_whole(host, 1, 1_501)
+    host.do(claims.CloseSource(queue=QUEUE, source="s"))
+    settle(host)
+    assert host.counts() == (1_501, 0, 0)
+    host.check()
+
+
 def test_a_claim_slice_without_space_does_not_block_deletes_of_its_batch(tmp_path: Path) -> None:
     """Returning messages needs more rows than there is space for; deletes free it."""
     with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
