@@ -125,6 +125,7 @@ def test_a_batch_has_few_claim_slices(host: Host, monkeypatch: pytest.MonkeyPatc
     host.create()
     host.send(*(str(number) for number in range(3_000)))
     host.receive(3_000, timeout_s=0)
+    host.stop(ClaimStep)
     claiming = []
     for source in "abcdef":
         open_source(host, source)
@@ -137,7 +138,6 @@ def test_a_batch_has_few_claim_slices(host: Host, monkeypatch: pytest.MonkeyPatc
         return deliver(batch, until_s)
 
     monkeypatch.setattr(Batch, "deliver", count)
-    host.stop(ClaimStep)
     assert all(bound.more for bound in host.do_together(*claiming))
     assert batches == [3, 3]
 
