@@ -170,9 +170,12 @@ class Claims(QueueApi):
             if not parameters["cursor"]:
                 return
 
-    def heartbeat(self, source: str, *, epoch: int) -> SourceView:
-        """Renew the lease and the hold of ``source``."""
-        return self.post("heartbeat", {"source": source, "epoch": epoch}, SourceView)
+    def heartbeat(
+        self, source: str, *, epoch: int, lease_s: int | None = None, hold_s: int | None = None
+    ) -> SourceView:
+        """Renew the lease and the hold of ``source``; ``lease_s`` and ``hold_s`` change their durations."""
+        fields = {"source": source, "epoch": epoch, "lease_s": lease_s, "hold_s": hold_s}
+        return self.post("heartbeat", fields, SourceView)
 
     def acknowledge(self, source: str, *, epoch: int, number: int) -> Acknowledged:
         """Delete the messages of all open claims of ``source`` up to ``number``."""
