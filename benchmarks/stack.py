@@ -111,7 +111,6 @@ class Stack:
         instants.append(time.perf_counter())
         if changed:
             engine.database.commit()
-            engine.session.deduplication_log.confirm()
         instants.append(time.perf_counter())
         engine.batch.deliver(time.perf_counter() + 1)
         instants.append(time.perf_counter())

@@ -69,12 +69,21 @@ class Number(Command, frozen=True, kw_only=True):
     """Number committed events."""
 
 
+class OneDatabase:
+    """The store of a node on a single database: another one has no queue."""
+
+    async def find(self, name: str, *, home: Any = None) -> None: ...
+
+    async def has_sources(self, name: str) -> bool:
+        return False
+
+
 class Node(PostgresEngine):
     """A node with one connection, and without background work."""
 
     def __init__(self, connection: Any, *, options: PostgresOptions, clock: VirtualClock) -> None:
         database = cast(Any, SingleConnectionDatabase(connection))
-        super().__init__(database, options=options, clock=clock)
+        super().__init__(database, options=options, clock=clock, place=0, store=OneDatabase())
         self.codec = _CODEC
         for step in STEPS:
             self.workers[step] = cast(Any, SimpleNamespace(schedule=lambda: None))
