@@ -251,7 +251,9 @@ def test_a_repeated_column_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"nonsense", b"\xff\xff\xff\xff\x00\x00\x00\x00", stream(bodies("a")) + stream(bodies("b"))]
+    "content",
+    [b"", b"nonsense", b"\xff\xff\xff\xff\x00\x00\x00\x00", stream(bodies("a")) + stream(bodies("b"))],
+    ids=["empty", "text", "marker", "two-streams"],
 )
 def test_invalid_streams_are_refused(content: bytes) -> None:
     assert "Arrow" in stream_error(content) or "column" in stream_error(content)
