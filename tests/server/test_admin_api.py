@@ -148,6 +148,11 @@ def test_a_request_without_a_valid_key_is_unauthorized(server: RunningServer, gi
     assert reply.headers["www-authenticate"] == 'Basic realm="veilmq", charset="UTF-8"'
 
 
+def test_the_scheme_of_authentication_may_be_written_in_lower_case(server: RunningServer) -> None:
+    authorization = basic(*KEY).replace("Basic", "basic")
+    assert Api(server).request("GET", "/api/queues", Authorization=authorization).status == 200
+
+
 def test_policies_and_the_audit_log_use_the_account_of_the_key(server: RunningServer, audit_log: Path) -> None:
     owner, friend = Api(server, KEY), Api(server, ("AKIDFRIEND", SECRETS["AKIDFRIEND"]))
     url = owner.post("/api/queues/-/shared/create", {})["url"]
