@@ -91,13 +91,12 @@ def test_a_call_with_a_timeout_times_out_in_virtual_time_without_a_retry(
 
 
 def test_a_call_is_its_own_connection(clock: SteppedClock) -> None:
-    """It starts at once, and has no address and no date."""
+    """It starts at once, and has no address."""
     call = Call("GET", "/", {}, b"", clock.alarm())
     started = []
     call.request.run_in_turn(lambda: started.append(call))
     assert started == [call]
     assert call.request.source_ip() is None
-    assert call.date.renew() == call.date.line
 
 
 def test_a_withdrawal_after_the_reply_has_no_effect(server: RunningServer, clock: SteppedClock) -> None:
