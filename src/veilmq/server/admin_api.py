@@ -161,7 +161,7 @@ PREFIX = b"/api/"
 _SQS = re.compile(rb"sqs/([A-Za-z]{1,64})")
 _NOUN = re.compile(rb"[a-z]+")
 _PORT = re.compile(rb":[0-9]{1,5}\Z")
-_FORWARDED_HEADERS = frozenset({b"content-encoding", b"content-type", b"user-agent", b"x-veilmq"})
+_FORWARDED_HEADERS = frozenset({b"content-encoding", b"content-type", b"user-agent"})
 _HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
