@@ -204,13 +204,17 @@ class Batch:
             if work.settles_before_receives:
                 settle(session, queue, work.settles_before_receives, results)
             found.append((queue, work))
-        if session.has_deletions:
-            session.write_deletions()  # before the sends, which then use the freed pages
         for queue, work in found:
             if work.sends:
                 work.first_seqs = self._send(queue, work.sends)
+        if session.has_deletions:
+            session.write_deletions()  # before the sends, which then use the freed pages
+        session.flush()  # also what an earlier cold command has staged
+        for queue, work in found:
             if self.woken or work.receives:
                 self._receive(queue, work)
+        session.flush()
+        for queue, work in found:
             if work.settles_after_receives:
                 settle(session, queue, work.settles_after_receives, results)
 
@@ -241,7 +245,9 @@ class Batch:
         # Keep half of the batch's bytes for the other queues.
         reserved = max(0, session.read_bytes_left - _QUEUE_BYTES_MAX) if len(requests) > 1 else 0
         session.read_bytes_left -= reserved
-        for group in split_receives(queue, requests, session.now_ms, self._results):
+        for index, group in enumerate(split_receives(queue, requests, session.now_ms, self._results)):
+            if index:
+                session.flush()
             sink = dead_letter_sink(session, queue) if queue.settings.receives_max else None
             receive(session, queue, group, self._results, sink)
         self._has_deferred = self._has_deferred or session.read_bytes_left <= 0

@@ -230,10 +230,11 @@ class ConversionTarget(FolderTarget):
                 for each in (message for message in map(_message, slice_) if log_is_open(message.log)):
                     seq, group = self._add(number, partition, each, fifo=fifo)
                     if fifo:
-                        session.run("insert_ordered_run", partition, seq, seq, 1)
+                        session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])
                     else:
                         place = partition, seq, priority + (0 if group is None else GROUPED), each.visible_at_ms, group
-                        session.run("add_visibility", *place, *receives_of(each))
+                        session.stage(SQL["add_visibility"], [(*place, *receives_of(each))])
+                session.flush()
 
     # Everything else.
 

@@ -327,9 +327,9 @@ class FolderTarget(copying.Target):
             if not filled.fifo and (group is not None or each.has_history or each.visible_at_ms != each.sent_at_ms):
                 lane = each.priority + (0 if group is None else GROUPED)
                 row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
-                session.run("add_visibility", *row)
+                session.stage(SQL["add_visibility"], [row])
                 if group is not None:
-                    session.run("admit_fair_group", filled.partition, lane, group, each.visible_at_ms, seq)
+                    session.stage(SQL["admit_fair_group"], [(filled.partition, lane, group, each.visible_at_ms, seq)])
             else:
                 ready.append((each.priority, seq))
         runs = to_runs(ready)
@@ -347,18 +347,18 @@ class FolderTarget(copying.Target):
         seq = self._last_seq = self._seq(message, fifo=fifo)
         session.last_seq = max(session.last_seq, seq)
         if seq != message.position and message.has_history:  # for its receipts
-            session.run("renumber", seq, queue, message.position)
+            session.stage(SQL["renumber"], [(seq, queue, message.position)])
         if message.group is not None and fifo:
             group = session.group_numbers.number(partition, message.group, seq)
             visible_at_ms = max(message.visible_at_ms, message.came_at_ms) if message.has_history else None
-            session.run("add_ordered", partition, group, seq, visible_at_ms, *receives_of(message))
+            session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
         elif message.group is not None:
             group = group_hash(message.group, session.group_numbers.key)
         history: Any = (None, None, None, None)
         if message.source is not None:
             moved_at_ms = None if message.came_at_ms == message.sent_at_ms else message.came_at_ms
             history = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
-        session.run("add_message", seq, group, message.id, message.properties, message.body, *history)
+        session.stage(SQL["add_message"], [(seq, group, message.id, message.properties, message.body, *history)])
         return seq, group
 
     def _seq(self, message: CopiedMessage, *, fifo: bool) -> int:

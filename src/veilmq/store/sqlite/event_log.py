@@ -48,7 +48,7 @@ Lease = list[Any]
 
 
 class EventLog:
-    """The events of the open batch."""
+    """The events of the open batch. Before methods that read leases, the caller flushes what is staged of the queue."""
 
     def __init__(self, connection: apsw.Connection, *, options: EngineOptions, database: Database) -> None:
         self._execute = connection.execute

@@ -64,9 +64,9 @@ def send(session: Session, queue: Queue, sends: Sends, results: Results, next_id
             results[slot] = error
     standard.insert(session, queue, messages, first + len(messages))
     if rows:
-        session.executemany(SQL["ordered_insert"], rows)
+        session.stage(SQL["ordered_insert"], rows)
         run = (queue.partition, session.last_seq, session.last_seq - len(rows) + 1, len(rows))
-        session.run("insert_ordered_run", *run)
+        session.stage(SQL["insert_ordered_run"], [run])
         following = [row[:3] for row in rows if row[3] is None]
         session.executemany(SQL["admit_group"], following)
         if len(following) < len(rows):
@@ -316,6 +316,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
 
 def ready_groups(session: Session, queue: Queue, count: int) -> Iterator[int]:
     """Yield ``count`` or more groups in the order in which they became ready; some may only have expired messages."""
+    session.flush()
     partition, delay_ms, now_ms = queue.partition, queue.delay_ms, session.now_ms
     count += SKIPPED_MAX if now_ms < queue.expires_at_ms else EXPIRED_SKIPPED_MAX
     fixed = session.execute(SQL["groups_fixed"], (partition, now_ms, count))
@@ -329,6 +330,7 @@ def ready_groups(session: Session, queue: Queue, count: int) -> Iterator[int]:
 
 def update_cursors(session: Session, queue: Queue, groups: Iterable[int]) -> None:
     """Recompute the cursors of ``groups``; a group without messages loses its cursor."""
+    session.flush()
     partition, changes = queue.partition, session.connection.changes
     left: list[Row] = []
     put: list[Row] = []

@@ -58,6 +58,7 @@ class Session:
         self.wakes: dict[str, Wake] = {}
         self.schedulers: dict[type[Command], Scheduler] = {}
         self.ids = IdSource()
+        self._writes: dict[str, list[Row]] = {}
         key, is_copy = self.secret_key("receipt_key"), self.row("any_renumbered") is not None
         self.codec = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(key=key)
         self.group_numbers = GroupNumbers(self.execute, key=self.secret_key("group_key"))
@@ -72,6 +73,7 @@ class Session:
 
     def clear_caches(self) -> None:
         """Drop all caches, and what is staged."""
+        self._writes = {}
         self.group_numbers.clear()
         self.events.clear()
         self.has_deletions = False  # whether ``write_deletions`` has something to write
@@ -90,6 +92,21 @@ class Session:
             queue.dirty = True
             self._dirty.append(queue)
 
+    def stage(self, query: str, rows: list[Row]) -> None:
+        """Stage rows of a statement until the batch reads or ends.
+
+        Rows of several queues share a statement, because none reads rows of another queue.
+        """
+        staged = self._writes.setdefault(query, rows)
+        if staged is not rows:
+            staged += rows
+
+    def flush(self) -> None:
+        """Run the staged statements."""
+        writes, self._writes = self._writes, {}
+        for query, rows in writes.items():
+            self.executemany(query, rows)
+
     def finish(self) -> None:
         """Write the batch's staged state, and the current time and last seq."""
         if not self.write():
@@ -97,6 +114,7 @@ class Session:
 
     def write(self) -> bool:
         """Write the batch's staged state so far; return whether that included totals."""
+        self.flush()
         if self.has_deletions:
             self.write_deletions()
         if self.deduplication_log.staged:
@@ -128,7 +146,9 @@ class Session:
         try:
             yield
         except VeilmqError:
-            has_staged = self.deduplication_log.staged or self.events.staged or self._dirty or self.has_deletions
+            has_staged = (
+                self._writes or self.deduplication_log.staged or self.events.staged or self._dirty or self.has_deletions
+            )
             if has_staged or self.connection.total_changes() > changes_before:
                 self.execute("ROLLBACK TO cold")
                 self.deduplication_log.reload()
@@ -147,12 +167,16 @@ class Session:
 
     def rows(self, query: str, *values: Any) -> list[Row]:
         """Return the rows of a named query."""
+        if self._writes:
+            self.flush()
         return self.execute(SQL[query], values).fetchall()
 
     run = rows  # for a query that changes something
 
     def run_many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something once for each of ``rows``."""
+        if self._writes:
+            self.flush()
         if rows:
             self.executemany(SQL[query], rows)
 

@@ -148,10 +148,9 @@ class Delivery:
             last = dict(sorted([(lease[0], seq) for lease, _, seq in runs]))
             taken = [(lane, first[lane], seq) for lane, seq in last.items()]
             remove_runs(session, queue.partition, taken, at_front=session.now_ms < queue.expires_at_ms)
-            leases = [(queue.partition, session.now_ms, *run, *lease) for lease, *run in runs]
-            session.executemany(SQL["lease_ready"], leases)
+            session.stage(SQL["lease_ready"], [(queue.partition, session.now_ms, *run, *lease) for lease, *run in runs])
         if row_leases:
-            session.executemany(SQL[f"{queue.kind}_lease"], row_leases)
+            session.stage(SQL[f"{queue.kind}_lease"], row_leases)
         if leased:
             queue.received += len(leased)
             if not queue.dirty:
@@ -344,12 +343,12 @@ def send(  # noqa: C901 (a call per message costs time)
             due.append(due_ms)
     insert(session, queue, messages, seq)
     if runs:
-        session.executemany(SQL["insert_ready"], runs)
+        session.stage(SQL["insert_ready"], [tuple(run) for run in runs])
     if rows:
-        session.executemany(SQL["standard_insert"], rows)
+        session.stage(SQL["standard_insert"], rows)
         if queue.has_groups:
             arrived = [(where, lane, group, at_ms, seq) for where, seq, lane, at_ms, group in rows if group is not None]
-            session.run_many("admit_fair_group", arrived)
+            session.stage(SQL["admit_fair_group"], arrived)
     if wake is not None:
         for due_ms in due:
             wake(due_ms)
@@ -359,7 +358,7 @@ def send(  # noqa: C901 (a call per message costs time)
 def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -> None:
     """Insert messages sent to ``queue`` together; their last seq is ``next_seq - 1``."""
     if messages:
-        session.executemany(SQL["insert_message"], messages)
+        session.stage(SQL["insert_message"], messages)
         session.last_seq = next_seq - 1
         queue.messages += len(messages)
         queue.sent += len(messages)
@@ -449,8 +448,8 @@ def remove_runs(session: Session, partition: int, runs: Iterable[Iterable[int]],
     runs = sorted(map(tuple, runs), reverse=True)  # splits off what precedes the later runs first
     if not at_front:
         session.run_many("split_ready", [(partition, lane, first) for lane, first, _ in runs])
-    session.executemany(SQL["remove_ready_runs"], [(partition, *run) for run in runs])
-    session.executemany(SQL["shorten_ready_run"], [(partition, lane, last) for lane, _, last in runs])
+    session.stage(SQL["remove_ready_runs"], [(partition, *run) for run in runs])
+    session.stage(SQL["shorten_ready_run"], [(partition, lane, last) for lane, _, last in runs])
 
 
 def to_runs(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:

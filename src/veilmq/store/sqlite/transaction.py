@@ -171,6 +171,7 @@ class _Transaction(SqliteClaims):
     async def inspect(
         self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
+        self._session.flush()
         found = self._unclaimed(queue, state, count, passed_max)
         if queue.claims and state in (None, MessageState.IN_FLIGHT):
             found += self._session.rows("claimed_from", queue.partition, count)
@@ -182,6 +183,7 @@ class _Transaction(SqliteClaims):
         return [each for each in self._at(queue, seqs) if each.receive_count > 0]
 
     def _at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
+        self._session.flush()
         return self._stored(queue, [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)])
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
@@ -301,6 +303,7 @@ def sweep(session: Session, command: Sweep) -> int:
         session.deduplication_log.refresh_first()
     many_unread = session.deduplication_log.read(_ROWS_PER_SWEEP // 4)
     many_deleted = session.connection.total_changes() - changed_before >= _ROWS_PER_SWEEP
+    session.flush()  # writes the rows that decide whether groups have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
     freed_pages = session.database.free_pages()
