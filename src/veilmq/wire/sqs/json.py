@@ -134,7 +134,7 @@ _LONE_SURROGATE = re.compile(
 
 
 def _reason(error: Exception, body: bytes) -> str:
-    """Return the error text. For an empty body and lone surrogates, the decoder's own would be misleading."""
+    """Return the error text. For an empty body and some lone surrogates, the decoder's own would be "truncated"."""
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):
@@ -143,7 +143,8 @@ def _reason(error: Exception, body: bytes) -> str:
         return reason
     if not body.strip():
         return "The request body is empty; it must be a JSON object."
-    surrogate = _LONE_SURROGATE.search(body.replace(rb"\\", b"  "))
+    may_be_surrogate = "surrogate" in str(error) or "truncated" in str(error)
+    surrogate = _LONE_SURROGATE.search(body.replace(rb"\\", b"  ")) if may_be_surrogate else None
     if surrogate is not None:
         return (
             f"The request body cannot be read: {surrogate[0].decode()} at byte {surrogate.start()} is half of a "
