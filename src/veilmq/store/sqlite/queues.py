@@ -27,12 +27,14 @@ class Throttle:
 
     def __init__(self, *, per_s_max: int) -> None:
         self.per_s_max = per_s_max
-        self._admitted: deque[int] = deque(maxlen=per_s_max)  # the last instants
+        self._admitted: deque[int] = deque()  # instants, the oldest first
 
     def admit(self, now_ms: int) -> None:
         """Count a receive; raises ``ReceivesThrottled`` if it exceeds the limit."""
         admitted = self._admitted
-        if len(admitted) == self.per_s_max and admitted[0] > now_ms - SECOND_MS:
+        while admitted and admitted[0] <= now_ms - SECOND_MS:
+            admitted.popleft()
+        if len(admitted) >= self.per_s_max:
             raise ReceivesThrottled(self.per_s_max)
         admitted.append(now_ms)
 
