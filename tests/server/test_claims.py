@@ -347,12 +347,17 @@ CALLS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("action", ["ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "SendMessage"])
-def test_a_policy_allows_routes_by_the_actions_of_sqs(guarded: RunningServer, action: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "allowed"),
+    [
+        ("ReceiveMessage", {"open", "claim", "read", "heartbeat", "list"}),
+        ("DeleteMessage", {"acknowledge", "evict", "close"}),
+        ("ChangeMessageVisibility", {"release"}),
+        ("SendMessage", set()),
+    ],
+)
+def test_a_policy_allows_routes_by_the_actions_of_sqs(guarded: RunningServer, action: str, allowed: set[str]) -> None:
     url = f"{guarded.endpoint}/{OWNER}/jobs"
-    permissions = {
-        route.label.partition(".")[2]: route.permission for route in ROUTES.values() if route.noun == b"claims"
-    }
     with Claims(guarded.endpoint, url, key=key("AKIDOWNER")) as owner:
         owner.open("s")
         owner.claim("s", epoch=1, number=1, messages_max=1)
@@ -366,7 +371,7 @@ def test_a_policy_allows_routes_by_the_actions_of_sqs(guarded: RunningServer, ac
             except ClientError as error:
                 if error.code == "AccessDenied":
                     denied.add(name)
-    assert denied == {name for name in CALLS if permissions[name] != action}
+    assert CALLS.keys() - denied == allowed
 
 
 def test_a_user_of_the_owner_needs_only_the_name_of_the_queue(guarded: RunningServer) -> None:
