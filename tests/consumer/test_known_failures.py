@@ -231,21 +231,23 @@ async def test_a_handler_is_notified_of_a_lost_lease_and_the_margin_follows_the_
     """10: by an event, the state and a cancellation; the margin is not fixed."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     states: list[LeaseState] = []
+    began = asyncio.Event()
     app.on("lost", lambda ctx: states.append(ctx.lease.state))
 
     @app.handler(wait=WAIT)
     async def work(body: str, ctx: Context) -> None:
         try:
+            began.set()
             await asyncio.Event().wait()
         finally:
             states.append(ctx.lease.state)
 
     send(bench, "x")
     async with bench.working(app) as running:
-        await until(lambda: running.runners[0].working)
+        await until(began.is_set)  # a call that was not begun would end without the handler
         bench.client.purge(QUEUE)
         await bench.elapse(30)
-        await until(lambda: event(running, "left"))
+        await until(lambda: event(running, "left") and len(states) == 2)
     assert states == [LeaseState.LOST] * 2
     slow = Measured(hold_s=1.0, renewal_s=12.0, renewals=1_000, lateness_s=0.0)
     assert Adaptive().guard_s(slow) > 4 * 12
