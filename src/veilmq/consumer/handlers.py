@@ -47,6 +47,10 @@ class Hooks:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
 
+    def has(self, name: str) -> bool:
+        """Return whether event ``name`` has a hook."""
+        return name in self._hooks or (self._parent is not None and self._parent.has(name))
+
     def call(self, name: str, *arguments: object) -> None:
         """Call the hooks of event ``name``; their errors are only logged."""
         if self._parent is not None:

@@ -252,7 +252,8 @@ class Runner(Watcher):
                 continue  # it failed, or the lease ended before the reply
             if self._keeper is not None:
                 self._keeper.renewed(lease)
-            self._in_loop(self._call_hooks, "renew", lease)
+            if self.hooks.has("renew"):
+                self._in_loop(self._call_hooks, "renew", lease)
         if self.tracing is not None:
             self.tracing.renewed(requests, results)
 

@@ -94,7 +94,7 @@ class Call:
     def __init__(self, method: str, target: str, headers: Mapping[str, str], body: bytes, alarm: SteppedAlarm) -> None:
         """``alarm`` rings at the reply or when the connection is closed."""
         self.alarm = alarm
-        self.date: Any = SimpleNamespace(line=b"Date: -\r\n")  # nothing reads it
+        self.date: Any = SimpleNamespace(line=b"Date: -\r\n")  # in a head that nothing reads
         self.authenticated = False
         self.reply: HttpReply | None = None
         self.is_over = False

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x7665696D
 DATABASE_NAME = "store.db"
-QUICK_S = 0.001  # a shorter sync is quick
 OLD_NAME = "veilmq.db"  # the database of an earlier version, which ``conversion`` converts
+QUICK_S = 0.001  # a shorter sync is quick
 
 _FORMAT = 2
 _WORDS = {
