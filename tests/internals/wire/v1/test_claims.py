@@ -1,5 +1,6 @@
 """The routes of claims, bulk reads, and messages in Arrow."""
 
+import json
 import random
 import sys
 from itertools import chain
@@ -9,12 +10,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from tests.internals.wire.v1.test_request import QUEUE, decode_error, get, invalid_claim_request, message
+from tests.internals.wire.v1.test_request import ID, MIXED, QUEUE, decode_error, get, invalid_claim_request, message
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.messages import Attribute, NewMessage
+from veilmq.wire.exchange import id_text
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter, staged_messages
+from veilmq.wire.v1.arrow import COLUMNS, SCHEMA, ArrowWriter, staged_messages
 from veilmq.wire.v1.claims import BulkRead, JsonWriter
 from veilmq.wire.v1.publications import SLICE_ROWS, Outgoing
 from veilmq.wire.v1.request import RowRefused, encode_error
@@ -104,6 +106,34 @@ def test_the_columns_are_documented() -> None:
     )
 
 
+def test_messages_have_every_field_in_both_formats() -> None:
+    """Batches without properties take a shorter path."""
+    full = message("é", sequence=7, attributes=MIXED, group="g", dedup_id="d")
+    wanted: dict[str, Any] = {
+        "id": id_text(ID),
+        "body": "é",
+        "attributes": {"type": "order", "price": "17", "raw": "AP8="},
+        "attribute_types": {"price": "Number.int", "raw": "Binary"},
+        "group": "g",
+        "sent_at": 1_700_000_000_001,
+        "received_at": 1_700_000_000_999,
+        "receive_count": 2,
+        "sequence_number": "10000000000000000007",
+        "queue": "jobs",
+    }
+    nulls = {"attribute_types": None, "group": None, "sequence_number": None}
+    least = wanted | {"body": "", "attributes": {}} | nulls
+    for messages, rows in ([full, message("")], [wanted, least]), ([message("")], [least]):
+        writer = JsonWriter("jobs")
+        for each in messages:
+            writer.add([each])
+        shown = json.loads(writer.finish())["messages"]
+        assert [{name.removesuffix("_ms"): value for name, value in row.items()} for row in shown] == rows
+        for row, found in zip(rows, table(messages).to_pylist(maps_as_pydicts="strict"), strict=True):
+            instants = {name: round(found[name].timestamp() * 1_000) for name in ("sent_at", "received_at")}
+            assert found | instants == row
+
+
 def test_small_additions_are_combined_into_batches() -> None:
     parts = [[message(str(n)) for n in range(at, at + 500)] for at in range(0, 5_000, 500)]
     combined = table(*parts)
@@ -154,9 +184,7 @@ def test_pyarrow_is_imported_at_the_first_use(monkeypatch: pytest.MonkeyPatch) -
 
 OUTGOING = Outgoing(None)
 TEXTS = pa.map_(pa.string(), pa.string())
-FULL = pa.schema(
-    {"body": pa.string(), "attributes": TEXTS, "attribute_types": TEXTS, "group": pa.string(), "delay_s": pa.int32()}
-)
+FULL = pa.schema({name: kinds[0] for name, kinds in COLUMNS.items()})
 
 
 def stream(*batches: Any, options: Any = None) -> bytes:

@@ -3,14 +3,18 @@
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
-from tests.internals.wire.v1.test_request import QUEUE, decode_error, send
+from tests.internals.wire.v1.test_claims import FULL, stream
+from tests.internals.wire.v1.test_request import ID, QUEUE, decode_error, send
 from veilmq.core import limits
 from veilmq.core.claims import Stage
-from veilmq.core.errors import TooManyTags, VeilmqError
-from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties
+from veilmq.core.errors import ReceiptEnded, ReceiptState, TooManyTags
+from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
+from veilmq.wire.exchange import id_text
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.publications import SLICE_ROWS, BulkStage, Outgoing, OutgoingRow
 from veilmq.wire.v1.request import ApiCall, RowRefused
@@ -84,8 +88,9 @@ def test_attributes_are_counted_before_decoding() -> None:
 def test_limits_of_publications() -> None:
     many = {"messages": [{"body": "x"}] * (limits.STAGE_MESSAGES_MAX + 1)}
     assert "messages" in error_message(stage, json.dumps(many).encode())
-    long = {"messages": [{"body": "x" * (limits.STAGE_BYTES_MAX // 2 + 1)}] * 2}
-    assert "too many for one call" in error_message(stage, json.dumps(long).encode())
+    most = [{"body": "x" * (limits.STAGE_BYTES_MAX // 2)}] * 2
+    assert len(stage(json.dumps({"messages": most}).encode()).messages) == 2
+    assert "too many for one call" in error_message(stage, json.dumps({"messages": [*most, {"body": "x"}]}).encode())
     attempts = [["a", 1]] * (limits.PUBLISH_ATTEMPTS_MAX + 1)
     assert "attempts" in error_message(post, "publish", writer="w", batch=0, attempts=attempts)
     assert "messages_per_s_max" in error_message(
@@ -99,11 +104,6 @@ def test_limits_of_publications() -> None:
 OUTGOING = Outgoing(None)
 
 
-def message_of(**fields: Any) -> NewMessage:
-    (message,) = OUTGOING.from_rows([OutgoingRow(**{"body": "b", **fields})])
-    return message
-
-
 def row_error(**fields: Any) -> str:
     with pytest.raises(RowRefused) as caught:
         OUTGOING.from_rows([OutgoingRow(body="good"), OutgoingRow(**{"body": "b", **fields})])
@@ -112,23 +112,48 @@ def row_error(**fields: Any) -> str:
     return caught.value.reason.message
 
 
-def test_attributes_have_types_and_count_towards_the_size() -> None:
-    message = message_of(
-        attributes={"a": "x", "n": "12", "d": "AQI="}, attribute_types={"n": "Number", "d": "Binary.raw"}
-    )
-    kept = decode_properties(message.properties)
-    assert kept.attributes == {
-        "a": Attribute("String", "x"),
-        "n": Attribute("Number", "12"),
-        "d": Attribute("Binary.raw", None, b"\x01\x02"),
-    }
-    assert message.size_bytes == len("b" + "aStringx" + "nNumber12" + "dBinary.raw") + 2
+ROWS: list[dict[str, Any]] = [
+    {
+        "body": "ä",
+        "attributes": {"n": "12", "d": "AQI=", **dict.fromkeys("abcefghi", "é")},
+        "attribute_types": {"n": "Number", "d": "Binary.raw"},
+        "group": "g",
+        "dedup_id": "d",
+        "delay_s": 7,
+    },
+    {"body": "ä", "delay_s": 8},
+]
+SENDER = {"SenderId": Attribute("String", "000000000000")}
+ATTRIBUTES = {
+    "n": Attribute("Number", "12"),
+    "d": Attribute("Binary.raw", data=b"\1\2"),
+    **dict.fromkeys("abcefghi", Attribute("String", "é")),
+}
+PLAIN = encode_properties(Properties(system=SENDER))
+MESSAGES = (
+    NewMessage(
+        body="ä",
+        size_bytes=len("änNumber12dBinary.raw".encode()) + 2 + 8 * len("aStringé".encode()),
+        properties=encode_properties(Properties(attributes=ATTRIBUTES, system=SENDER, group="g", dedup_id="d")),
+        delay_s=7,
+        group="g",
+        dedup_id="d",
+    ),
+    NewMessage(body="ä", size_bytes=2, properties=PLAIN, delay_s=8),
+)
 
 
-def test_group_and_deduplication_id_are_stored_in_the_properties() -> None:
-    message = message_of(group="g", dedup_id="d", delay_s=0)
-    assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", 0)
-    assert decode_properties(message.properties) == Properties(group="g", dedup_id="d")
+@pytest.mark.parametrize("kind", ["application/json", "Application/vnd.apache.arrow.stream; x=y"])
+def test_staged_messages_have_every_field(kind: str) -> None:
+    """A stream with only bodies in ASCII takes a shorter path."""
+    plain = tuple(NewMessage(body=body, size_bytes=1, properties=PLAIN) for body in "bc")
+    for rows, messages in (ROWS, MESSAGES), ([{"body": "b"}, {"body": "c"}], plain):
+        body = json.dumps({"messages": rows}).encode()
+        if kind != "application/json":
+            body = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
+        query = {"writer": "w", "batch": "1", "attempt": "a", "part": "2"}
+        command = stage_command(request_of("POST", "stage", body, query=query, kind=kind.encode()))
+        assert command == Stage(queue=QUEUE, writer="w", batch=1, attempt="a", part=2, messages=messages)
 
 
 @pytest.mark.parametrize(("fields", "words"), [
@@ -157,25 +182,31 @@ def test_an_invalid_body_has_its_index(bodies: list[str]) -> None:
 TARGET = f"/v1/queues/{QUEUE}/forward"
 
 
-def forward_call(*entries: Any) -> ApiCall:
-    return send("POST", TARGET, json.dumps({"entries": entries}).encode())
-
-
-def forward_results(*results: Forwarded | VeilmqError) -> Any:
-    reply = forward_call().encode(list(results))
-    assert (reply.status, reply.code) == (200, "OK")
-    return json.loads(reply.body)["entries"]
-
-
-def test_targets_are_in_the_account_of_the_intake_by_default() -> None:
-    call = forward_call({"receipt": "r", "target": "fast.fifo"}, {"receipt": "s", "target": "222222222222/slow"})
-    assert call.command == Forward(
-        queue=QUEUE,
-        entries=(
-            ForwardEntry(receipt="r", target="000000000000/fast.fifo"),
-            ForwardEntry(receipt="s", target="222222222222/slow"),
-        ),
-    )
+def test_a_forward_has_full_names_and_replies_in_order() -> None:
+    """A target is in the account and region of the intake by default."""
+    here, there = "000000000000@eu-west-1", "222222222222@eu-west-1"
+    entries = {
+        "fast.fifo": f"{here}/fast.fifo",
+        "222222222222/slow": "222222222222/slow",
+        f"{there}/slow": f"{there}/slow",
+    }
+    reasons = {"veilmq-reason": "é", f"veilmq-{'x' * 50}": "x" * 2_000}
+    fields = [{"receipt": target, "target": target, "reasons": reasons} for target in entries]
+    del fields[0]["reasons"]
+    call = send("POST", f"/v1/queues/{here}/jobs/forward", json.dumps({"entries": fields}).encode())
+    forwards = [ForwardEntry(receipt=given, target=name, reasons=reasons) for given, name in entries.items()]
+    forwards[0] = replace(forwards[0], reasons=None)
+    assert call.command == Forward(queue=f"{here}/jobs", entries=tuple(forwards))
+    results = [Forwarded(id=ID, sequence=5, duplicate=True), Forwarded(id=ID), ReceiptEnded(ReceiptState.GONE)]
+    reply = call.encode([*results, TooManyTags(1)])
+    found = json.loads(reply.body)["entries"]
+    assert all(each.pop("message") for each in found[2:])
+    assert (reply.status, reply.code, found) == (200, "OK", [
+        {"id": id_text(ID), "sequence_number": "10000000000000000005", "duplicate": True},
+        {"id": id_text(ID), "sequence_number": None, "duplicate": False},
+        {"code": "ReceiptEnded", "status": 410, "state": "gone"},
+        {"code": "InternalError", "status": 500},
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "place"), [
@@ -185,13 +216,14 @@ def test_targets_are_in_the_account_of_the_intake_by_default() -> None:
     ({"entries": [{"receipt": "r", "target": "12/q"}]}, "entries[0].target"),
     ({"entries": [{"receipt": "r", "target": "q", "more": 1}]}, "entries[0]"),
     ({"entries": [{"receipt": "r", "target": "q"}] * 11}, "entries"),
-], ids=["no-entries", "no-target", "number", "url", "account", "unknown", "too-many"])  # fmt: skip
+    *(({"entries": [{"receipt": "r", "target": "q", "reasons": reasons}]}, "entries[0].reasons") for reasons in (
+        {"x": "y"}, {f"veilmq-{'x' * 51}": "y"}, {"veilmq-x": ""}, {"veilmq-x": "y" * 2_001}, {"veilmq-x": "\0"}
+    )),
+], ids=[
+    "no-entries", "no-target", "number", "url", "account", "unknown", "too-many",
+    "reason", "long-name", "empty", "long", "control",
+])  # fmt: skip
 def test_invalid_entries_are_refused(body: Any, place: str) -> None:
     error = decode_error("POST", TARGET, json.dumps(body).encode())
     assert error.code.query == "InvalidRequest"
     assert place in error.message
-
-
-def test_an_error_without_a_row_has_no_details() -> None:
-    (entry,) = forward_results(TooManyTags(1))
-    assert (entry["code"], entry["status"]) == ("InternalError", 500)

@@ -3,17 +3,37 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from veilmq.core import errors, limits
 from veilmq.core.claims import ClaimedMessage, ListSources
-from veilmq.core.commands import ListQueues, MessageState, Peeked, PeekedMessage, SeenMessage, SetQueue
+from veilmq.core.commands import (
+    BrowsedQueues,
+    BrowseQueues,
+    Command,
+    CreateQueue,
+    InspectLeases,
+    InspectQueue,
+    ListQueues,
+    MessageState,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    QueueCounts,
+    QueueOrder,
+    QueueView,
+    SeenLease,
+    SeenMessage,
+    SetQueue,
+    ShowQueue,
+)
 from veilmq.core.errors import ReceiptState, VeilmqError
 from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import RequestContext, caller_named, id_text
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNER_ONLY
 from veilmq.wire.v1.queues import RANGES, SettingFields
@@ -21,11 +41,11 @@ from veilmq.wire.v1.request import CORE_ERRORS, ApiCall, Route, encode_error, re
 from veilmq.wire.v1.routes import COMMON_ERRORS, ROUTES, decode, route_key
 
 QUEUE = "000000000000/jobs"
-CONTEXT = RequestContext(base_url="http://h:1")
+CONTEXT = RequestContext(base_url="http://h:1", by_region=True, caller=caller_named("000000000000"))
 
 
 def send(method: str, target: str, body: bytes = b"", kind: bytes = b"") -> ApiCall:
-    headers = {b"content-type": kind}
+    headers = {b"content-type": kind} if kind else {}
     request = read_request(method.encode(), target.encode("utf-8", "surrogatepass"), headers, body)
     return decode(route_key(request), request, CONTEXT)
 
@@ -258,15 +278,17 @@ def test_names_that_are_invalid_in_both_protocols_are_refused(name: str, fifo: b
 MESSAGES = f"/v1/messages/{QUEUE}"
 LEASES = f"/v1/leases/{QUEUE}"
 READ = limits.INSPECT_READ_BYTES
+PROPERTIES = encode_properties(
+    Properties(attributes=MIXED, system={"SenderId": Attribute("String", "me")}, group="g", dedup_id="d")
+)
 
 
 def inspected(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessage:
     """Return a message in flight."""
-    properties = Properties(attributes=MIXED, system={"SenderId": Attribute("String", "me")}, group="g", dedup_id="d")
     fields: dict[str, Any] = {
         "id": message_id,
         "body": body,
-        "properties": encode_properties(properties),
+        "properties": PROPERTIES,
         "sent_at_ms": 1,
         "receive_count": 2,
         "state": MessageState.IN_FLIGHT,
@@ -274,7 +296,7 @@ def inspected(body: str = "hello", message_id: bytes = ID, **other: Any) -> Seen
         "received_at_ms": 4,
         "first_received_at_ms": 3,
         "group": "g",
-        "priority": 8,
+        "priority": 9,
         "receipt": "r",
     }
     return SeenMessage(**fields | other)
@@ -284,6 +306,80 @@ def decoded_reply(target: str, result: Any) -> Any:
     reply = send("GET", target).encode(result)
     assert reply.status == 200
     return json.loads(reply.body)
+
+
+def peeked(body: str, source: str | None = None) -> PeekedMessage:
+    """Return a visible message."""
+    return PeekedMessage(
+        id=ID,
+        body=body,
+        properties=PROPERTIES,
+        sent_at_ms=1,
+        first_received_at_ms=3,
+        receive_count=2,
+        priority=9,
+        source=source,
+    )
+
+
+SHOWN = {
+    "id": id_text(ID), "body": "éé", "body_bytes": 6, "attributes": {"type": "order", "price": "17", "raw": "AP8="},
+    "attribute_types": {"price": "Number.int", "raw": "Binary"}, "system_attributes": {"SenderId": "me"}, "group": "g",
+    "dedup_id": "d", "priority": 9, "sent_at_ms": 1, "first_received_at_ms": 3, "receive_count": 2,
+}  # fmt: skip
+LISTED = SHOWN | {"state": "in_flight", "visible_at_ms": 5, "received_at_ms": 4, "receipt": "r"}
+TIMES: dict[str, Any] = {"received_at_ms": 2, "visible_at_ms": 3}
+LEASE = TIMES | {"position": 2**62, "generation": 1, "receive_count": 4, "extensions": 5, "group": "g"}
+THERE = "000000000000@eu-west-1"
+NAMED = {"queue": f"{THERE}/jobs", "url": "http://h:1/eu-west-1/000000000000/jobs"}
+VIEW = QueueView(
+    queue=f"{THERE}/jobs",
+    settings=QueueSettings(fifo=True, tags={"a": "b"}),
+    created_at_ms=1,
+    modified_at_ms=2,
+    counts=QueueCounts(visible=3, in_flight=4, delayed=5, oldest_sent_at_ms=6),
+    is_new=True,
+)
+COUNTS = {"visible": 3, "in_flight": 4, "delayed": 5, "created_at_ms": 1, "modified_at_ms": 2}
+BROWSED = BrowsedQueues(queues=[], in_all=3, counted=2)
+PAGE = {"queues": [], "in_all": 3, "counted": 2}
+CREATED = b'{"settings": {"dead_letter_queue": "dead", "receives_max": 3}, "tags": {"a": "b"}}'
+CHANGED = b'{"redrive_sources": ["a", "000000000000/b"], "in_flight_max": null}'
+
+CALLS: list[tuple[str, bytes, Command, Any, Any]] = [
+    (f"GET {MESSAGES}?count=7&state=in_flight&receipts=true&id={id_text(ID)}&body_characters_max=2", b"",
+     InspectQueue(queue=QUEUE, count=7, state=MessageState.IN_FLIGHT, receipts=True, id=ID, bytes_max=READ),
+     [inspected("ééé")], {"messages": [LISTED], "is_cut": False}),
+    (f"GET {MESSAGES}", b"", InspectQueue(queue=QUEUE, count=10, bytes_max=READ), [],
+     {"messages": [], "is_cut": False}),
+    (f"GET {MESSAGES}/peek?count=7&body_characters_max=2", b"", Peek(queue=QUEUE, count=7, bytes_max=READ),
+     Peeked(messages=[peeked("ééé", "a/b")]), {"messages": [SHOWN | {"source": "a/b"}], "is_cut": False}),
+    (f"GET {LEASES}?count=7&also=3,0", b"", InspectLeases(queue=QUEUE, count=7, also=(3, 0)),
+     [SeenLease(message_id=ID, **LEASE)], {"leases": [LEASE | {"message_id": id_text(ID), "position": str(2**62)}]}),
+    (f"GET /v1/queues/{THERE}?search=J&sort=oldest&descending=true&first=3&count=7&history=false", b"", BrowseQueues(
+         account=THERE, search="J", order=QueueOrder.OLDEST, descending=True, first=3, count=7, history=False
+     ), BROWSED, PAGE),
+    ("GET /v1/queues/-?names=b,a,b,a/b", b"", BrowseQueues(account="000000000000", names=("b", "a")), BROWSED, PAGE),
+    (f"GET /v1/queues/{THERE}/jobs/show", b"", ShowQueue(queue=f"{THERE}/jobs", counts=True), VIEW,
+     NAMED | COUNTS | {"settings": json.loads(msgspec.json.encode(VIEW.settings))}),
+    (f"POST /v1/queues/{THERE}/jobs/create", CREATED, CreateQueue(
+        queue=f"{THERE}/jobs", settings={"dead_letter_queue": f"{THERE}/dead", "receives_max": 3}, tags={"a": "b"}
+     ), VIEW, NAMED | {"is_new": True}),
+    ("POST /v1/queues/-/jobs/set", CHANGED, SetQueue(
+        queue=QUEUE, settings={"redrive_sources": ("000000000000/a", "000000000000/b"), "in_flight_max": None}
+     ), None, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "body", "command", "result", "wanted"), CALLS, ids=[call[0] for call in CALLS])
+def test_every_field_of_a_call_is_decoded_and_encoded(
+    line: str, body: bytes, command: Command, result: Any, wanted: Any
+) -> None:
+    method, target = line.split()
+    call = send(method, target, body)
+    assert call.command == command
+    reply = call.encode(result)
+    assert (reply.status, json.loads(reply.body)) == (200, wanted)
 
 
 @pytest.mark.parametrize(("target", "place"), [
@@ -318,20 +414,6 @@ def test_a_list_limited_by_the_engine_is_cut() -> None:
     for messages, is_cut in ([inspected(half)], False), ([inspected(half), inspected(half)], True):
         assert decoded_reply(f"{MESSAGES}?body_characters_max=10", messages)["is_cut"] is is_cut
     assert decoded_reply(f"{MESSAGES}/peek?body_characters_max=10", Peeked(messages=[peeked(half * 2)]))["is_cut"]
-
-
-def peeked(body: str, source: str | None = None) -> PeekedMessage:
-    """Return a visible message."""
-    return PeekedMessage(
-        id=ID,
-        body=body,
-        properties=encode_properties(Properties(group="g")),
-        sent_at_ms=1,
-        first_received_at_ms=None,
-        receive_count=0,
-        priority=3,
-        source=source,
-    )
 
 
 @pytest.mark.parametrize("text", ["-1", "1,", "x", "9223372036854775808", "1.5", "1%202", ",".join("1" * 201)])
