@@ -225,15 +225,11 @@ class EntryResults(msgspec.Struct, frozen=True):
 
 
 def _forward(request: ApiRequest, fields: ForwardFields, context: RequestContext) -> ApiCall:
-    account = request.queue.partition("/")[0]
-    entries = [
-        ForwardEntry(
-            receipt=entry.receipt,
-            target=entry.target if "/" in entry.target else f"{account}/{entry.target}",
-            reasons=entry.reasons,
-        )
-        for entry in fields.entries
-    ]
+    entries = []
+    for entry in fields.entries:
+        account, _, name = entry.target.rpartition("/")
+        target = f"{api.namespace_of(account, context) if account else request.account}/{name}"
+        entries.append(ForwardEntry(receipt=entry.receipt, target=target, reasons=entry.reasons))
 
     def respond(results: list[Forwarded | VeilmqError]) -> Reply:
         replies: list[Any] = []

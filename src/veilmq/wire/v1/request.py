@@ -152,18 +152,22 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
 
 
 def resolve_account(request: ApiRequest, context: RequestContext) -> ApiRequest:
-    """Replace ``-`` and the region by the namespace of the account; raises ``SqsError`` (InvalidRequest)."""
-    account, _, region = request.account.partition("@")
-    if account == _OWN:
-        account = context.account
-    elif not region:
+    """Replace the account of ``request`` by its namespace; raises ``SqsError`` (InvalidRequest)."""
+    account = namespace_of(request.account, context)
+    if account == request.account:
         return request
-    elif not context.by_region:
-        raise SqsError(INVALID_REQUEST, "An account can have a region only if the setting regions is by-request.")
-    else:
-        account = namespace(account, region, context)
     queue = account + request.queue.removeprefix(request.account) if request.queue else ""
     return msgspec.structs.replace(request, account=account, queue=queue)
+
+
+def namespace_of(account: str, context: RequestContext) -> str:
+    """Return the namespace of an account with a region, if any, or of ``-``; raises ``SqsError`` (InvalidRequest)."""
+    account, _, region = account.partition("@")
+    if account == _OWN:
+        return context.account
+    if region and not context.by_region:
+        raise SqsError(INVALID_REQUEST, "An account can have a region only if the setting regions is by-request.")
+    return namespace(account, region or context.region, context)
 
 
 def from_json(body: bytes, kind: type[Fields]) -> Fields:

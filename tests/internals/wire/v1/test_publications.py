@@ -183,11 +183,12 @@ TARGET = f"/v1/queues/{QUEUE}/forward"
 
 
 def test_a_forward_has_full_names_and_replies_in_order() -> None:
-    """A target is in the account and region of the intake by default."""
+    """A target is in the account and region of the intake by default; the server's own region may be named."""
     here, there = "000000000000@eu-west-1", "222222222222@eu-west-1"
     entries = {
         "fast.fifo": f"{here}/fast.fifo",
         "222222222222/slow": "222222222222/slow",
+        "222222222222@us-east-1/slow": "222222222222/slow",
         f"{there}/slow": f"{there}/slow",
     }
     reasons = {"veilmq-reason": "é", f"veilmq-{'x' * 50}": "x" * 2_000}
