@@ -91,7 +91,8 @@ def test_the_document_has_every_route_and_every_action(document: Any) -> None:
     assert set(READS) == {name for name in routes if name.startswith("GET ")}
 
 
-def test_every_operation_has_a_summary_security_and_errors(document: Any) -> None:
+def test_operations_have_summaries_security_errors_and_contents(document: Any) -> None:
+    empty, arrow = set(), set()
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if method != "parameters":
@@ -99,6 +100,15 @@ def test_every_operation_has_a_summary_security_and_errors(document: Any) -> Non
                 assert operation["security"][-1] == {}
                 assert {"200", "401", "413", "429", "503"} <= set(operation["responses"])
                 assert ({"session": [], "token": []} in operation["security"]) is (method == "post")
+                assert ("requestBody" in operation) is (method == "post")
+                contents = [operation["responses"]["200"]["content"]]
+                contents += [operation["requestBody"]["content"]] if method == "post" else []
+                if contents[0].get("application/json") == {"schema": {"$ref": "#/components/schemas/Nothing"}}:
+                    empty.add(operation["operationId"])
+                if any("application/vnd.apache.arrow.stream" in each for each in contents):
+                    arrow.add(operation["operationId"])
+    assert empty == {"claims.close", "queues.set", "publications.abandon"}
+    assert arrow == {"claims.read", "publications.stage"}
 
 
 @pytest.mark.parametrize("name", READS)

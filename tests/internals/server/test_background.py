@@ -438,10 +438,11 @@ async def test_slices_follow_until_the_batch_is_published(publishing: Publishing
 
 async def test_a_rate_delays_the_next_slice(publishing: PublishingBench) -> None:
     await publishing.publish()
-    await publishing.complete(publishing.some(in_ms=100))
-    await publishing.advance(99)
-    assert publishing.engine.pending == []
-    await publishing.advance(1)
+    for _ in range(2):
+        await publishing.complete(publishing.some(in_ms=100))
+        await publishing.advance(99)
+        assert publishing.engine.pending == []
+        await publishing.advance(1)
     await publishing.complete(ALL)
     assert publishing.results == [ALL]
 
