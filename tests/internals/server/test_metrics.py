@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from veilmq.core.commands import (
     BrowsedQueues,
@@ -25,7 +26,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.server import metrics
 from veilmq.server.metrics import QueueCountCache
-from veilmq.server.queue_statistics import HISTORY_MAX, IDLE_MS_MAX, QueueRecord, QueueStatistics
+from veilmq.server.queue_statistics import HISTORY_MAX, IDLE_MS_MAX, SORT_VALUES, QueueRecord, QueueStatistics
 from veilmq.server.settings import ServerSettings
 from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
@@ -60,6 +61,25 @@ def test_rates_span_some_seconds() -> None:
     for second in range(2, 60):
         record.add_count(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
     assert rates(record) == (0.0, 20.0, 0.0), "messages sent in the first second no longer count"
+
+
+def test_a_listed_queue_has_every_field() -> None:
+    settings = QueueSettings(fifo=True, dead_letter_queue="a/dead")
+    counts = QueueCounts(visible=1, in_flight=2, delayed=3, oldest_sent_at_ms=4, sent=10, received=20, deleted=30)
+    later = QueueCounts(visible=5, in_flight=6, delayed=7, oldest_sent_at_ms=8, sent=12, received=26, deleted=40)
+    first, second = (replace(view(), settings=settings, counts=each) for each in (counts, later))
+    record = QueueRecord(first, 1_000)
+    record.add_count(second, 3_000)
+    per_s = {"sent_per_s": 1.0, "received_per_s": 3.0, "deleted_per_s": 5.0}
+    totals = {"sent": 12, "received": 26, "deleted": 40}
+    states = {"visible": 5, "in_flight": 6, "delayed": 7}
+    shown: dict[str, Any] = {"name": "q", "fifo": True, "dead_letter_queue": "a/dead", "oldest_sent_at_ms": 8}
+    shown |= {"counted_at_ms": 3_100, "history": [(1_100, 1), (3_100, 5)]}
+    assert asdict(record.shown("q", shown_ahead_ms=100)) == shown | states | totals | per_s
+    assert record.shown("q", history=False).history == []
+    assert {order.value: value(record) for order, value in SORT_VALUES.items()} == states | {"oldest": -8} | {
+        name.removesuffix("_per_s"): rate for name, rate in per_s.items()
+    }
 
 
 def test_falling_totals_reset_the_rates() -> None:

@@ -210,22 +210,16 @@ def stream_error(content: bytes) -> str:
     return caught.value.message
 
 
-def test_the_index_of_a_row_counts_all_batches() -> None:
-    for bad in (bodies("x", ""), bodies("x", None)):
-        with pytest.raises(RowRefused) as caught:
-            read(stream(bodies("a", "b"), bad))
-        assert caught.value.index == 3
-
-
 def test_messages_are_decoded_in_slices() -> None:
     parts = list(staged_messages(stream(bodies(*["x"] * (SLICE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
     assert [len(part) for part in parts if part] == [SLICE_ROWS, 1, 1]
     assert sum(1 for part in parts if not part) == 3
 
 
-def test_the_index_of_a_row_counts_all_slices() -> None:
+@pytest.mark.parametrize("body", ["", None])
+def test_the_index_of_a_row_counts_all_batches_and_slices(body: str | None) -> None:
     with pytest.raises(RowRefused) as caught:
-        read(stream(bodies("a"), bodies(*["x"] * (SLICE_ROWS + 5), "")))
+        read(stream(bodies("a"), bodies(*["x"] * (SLICE_ROWS + 5), body)))
     assert caught.value.index == 1 + SLICE_ROWS + 5
 
 
