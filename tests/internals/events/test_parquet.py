@@ -1,13 +1,15 @@
 """Processing times, read back from the newest exported files, within limits."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed, encode_events
 from veilmq.events import ProcessingTimes, bin_begin_ms, bin_of, parquet
 from veilmq.events.exporter import open_target
-from veilmq.events.parquet import encode_parquet, range_files, read_processing_times, to_table
+from veilmq.events.parquet import SCHEMA, encode_parquet, range_files, read_processing_times, to_table
 
 HOUR_MS = 3_600_000
 
@@ -41,6 +43,18 @@ def write(root: Path, first: int, *events: ReceiptClosed) -> None:
     table = to_table([(first, encode_events(list(events)))], "n")
     for folder, name, rows in range_files([table], planned):
         target.put(folder, name, encode_parquet(rows))
+
+
+def test_rows_have_every_field_of_their_events() -> None:
+    fields: dict[str, Any] = {name: number for number, name in enumerate(ReceiptClosed.__struct_fields__, start=1)}
+    fields |= {"queue": "a/q", "key": "é", "message_id": bytes(range(16)), "outcome": Outcome.LATE_DELETED}
+    events = [ReceiptClosed(**fields), ReceiptClosed(**fields | {"group_hash": None, "extensions": 0})]
+    table = to_table([(7, encode_events(events[:1])), (9, encode_events(events[1:]))], "n")
+    assert table.schema.equals(SCHEMA)
+    shown = {name.replace("_at_ms", "_at"): value for name, value in fields.items()}
+    shown |= {"message_id": bytes(range(16)).hex(), "outcome": "late_deleted", "node": "n", "event": 7}
+    in_ms = pa.schema([(each.name, pa.int64() if pa.types.is_timestamp(each.type) else each.type) for each in SCHEMA])
+    assert table.cast(in_ms).to_pylist() == [shown, shown | {"event": 9, "group_hash": None, "extensions": 0}]
 
 
 def test_two_bins_per_doubling() -> None:
