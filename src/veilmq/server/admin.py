@@ -268,7 +268,7 @@ class Admin:
         done, _ = await asyncio.wait({flush}, timeout=FLUSH_S_MAX)
         try:
             counts = flush.result() if done else await execute(self._server.engine, CountEvents())
-        except EventsError as error:
+        except (EventsError, VeilmqError) as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
         body = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
         return JSONResponse(body, status_code=200 if done else 202)

@@ -27,6 +27,7 @@ from tests.server.keys import client
 from tests.store.postgres_host import END_OTHERS, execute, making_database, serving_from
 from veilmq.cli import main
 from veilmq.client import HttpQueueClient
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.settings import SettingValue
 from veilmq.events import EventsError
 from veilmq.events.exporter import Target
@@ -210,9 +211,9 @@ def store_metrics(server: RunningServer) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def test_readiness_follows_the_database(database: PostgresServer) -> None:
+def test_readiness_follows_the_database(database: PostgresServer, tmp_path: Path) -> None:
     """While the database is down, requests get a retryable error; the server recovers by itself and keeps messages."""
-    with RunningServer(store=database.url, clock=SystemClock()) as server:
+    with RunningServer(store=database.url, clock=SystemClock(), events_to=str(tmp_path)) as server:
         sqs = client(server)
         queue = sqs.create_queue(QueueName="kept")["QueueUrl"]
         sqs.send_message(QueueUrl=queue, MessageBody="a")
@@ -223,6 +224,8 @@ def test_readiness_follows_the_database(database: PostgresServer) -> None:
         with pytest.raises(ClientError) as refused:
             sqs.send_message(QueueUrl=queue, MessageBody="b")
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+        reply = flush(server)
+        assert (reply.status, reply.data.decode()) == (503, f"{StoreUnavailable()}\n")
         metrics = store_metrics(server)
         assert metrics["veilmq_store_reachable"] == 0
         assert metrics["veilmq_store_connection_failures_total"] > 0
