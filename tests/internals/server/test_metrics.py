@@ -16,6 +16,7 @@ from veilmq.core.commands import (
     DeleteQueue,
     Done,
     QueueCounts,
+    QueueOrder,
     QueueView,
     Send,
     ShowQueue,
@@ -93,9 +94,10 @@ def test_falling_totals_reset_the_rates() -> None:
 
 def test_the_history_has_one_point_per_second_and_is_bounded() -> None:
     record = QueueRecord(view(visible=7), 0)
-    record.add_count(view(visible=8), SECOND_MS - 1)
-    assert record.shown("q").history == [(0, 8)]
-    for second in range(1, HISTORY_MAX + 10):
+    for at_ms in (SECOND_MS, 2 * SECOND_MS - 1):
+        record.add_count(view(visible=at_ms), at_ms)
+    assert record.shown("q").history == [(0, 7), (SECOND_MS, 2 * SECOND_MS - 1)]
+    for second in range(2, HISTORY_MAX + 10):
         record.add_count(view(visible=second), second * SECOND_MS)
     history = record.shown("q").history
     assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
@@ -236,9 +238,18 @@ async def test_all_queues_are_counted_in_rounds_while_pages_are_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 20)
+    monkeypatch.setattr("veilmq.server.queue_statistics._NAMES_PER_PAGE", 30)
     await world.browse(count=10)
     await world.finish_round()
     assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
+    world.clock.advance(SECOND_MS - 1)
+    before = len(world.engine.counted)
+    page = await world.browse(count=10, order=QueueOrder.VISIBLE)
+    await world.browse(count=10)
+    await world.browse(names=("q000",))
+    await world.finish_round()
+    assert (page.in_all, page.counted) == (QUEUES, QUEUES)
+    assert len(world.engine.counted) - before == 20, "the queues of two pages, and no round more"
     turn = await world.pass_time(5_000)
     assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each once"
     await world.pass_time(IDLE_MS_MAX)
@@ -248,11 +259,23 @@ async def test_all_queues_are_counted_in_rounds_while_pages_are_open(
     assert await world.pass_time(1_000) != []
 
 
+async def test_a_queue_that_is_slow_to_count_is_counted_for_a_fiftieth_of_the_time(world: World) -> None:
+    await world.browse(count=1)
+    await world.finish_round()
+    world.statistics._records["a/q001"].cost_s = 1.0
+    assert "a/q001" not in await world.pass_time(49_000)
+    await world.browse(names=("q001",))
+    assert (await world.pass_time(1_000)).count("a/q001") == 1
+
+
 async def test_a_deleted_queue_is_counted_once_more(world: World) -> None:
     await world.browse(count=10)
     await world.finish_round()
     await execute(world.engine, DeleteQueue(queue="a/q001"))
     assert (await world.pass_time(10_000)).count("a/q001") == 1
+    await execute(world.engine, DeleteQueue(queue="a/q002"))
+    await world.browse(count=1)
+    assert "a/q002" not in await world.pass_time(10_000), "a listing has found that it is deleted"
 
 
 async def test_a_recreated_queue_has_a_new_record(world: World) -> None:
