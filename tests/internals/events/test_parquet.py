@@ -51,6 +51,7 @@ def test_rows_have_every_field_of_their_events() -> None:
     events = [ReceiptClosed(**fields), ReceiptClosed(**fields | {"group_hash": None, "extensions": 0})]
     table = to_table([(7, encode_events(events[:1])), (9, encode_events(events[1:]))], "n")
     assert table.schema.equals(SCHEMA)
+    assert SCHEMA.field("closed_at").type == pa.timestamp("ms", "UTC")
     shown = {name.replace("_at_ms", "_at"): value for name, value in fields.items()}
     shown |= {"message_id": bytes(range(16)).hex(), "outcome": "late_deleted", "node": "n", "event": 7}
     in_ms = pa.schema([(each.name, pa.int64() if pa.types.is_timestamp(each.type) else each.type) for each in SCHEMA])

@@ -187,6 +187,7 @@ async def world() -> AsyncIterator[World]:
     yield world
     world.statistics.close()
     await world.finish_round()
+    assert await world.pass_time() == []
     await engine.close()
 
 
