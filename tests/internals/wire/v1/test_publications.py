@@ -113,32 +113,18 @@ def row_error(**fields: Any) -> str:
 
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "body": "ä",
-        "attributes": {"n": "12", "d": "AQI=", **dict.fromkeys("abcefghi", "é")},
-        "attribute_types": {"n": "Number", "d": "Binary.raw"},
-        "group": "g",
-        "dedup_id": "d",
-        "delay_s": 7,
-    },
+    {"body": "ä", "attributes": {"n": "12", "d": "AQI=", **dict.fromkeys("abcefghi", "é")},
+     "attribute_types": {"n": "Number", "d": "Binary.raw"}, "group": "g", "dedup_id": "d", "delay_s": 7},
     {"body": "ä", "delay_s": 8},
-]
+]  # fmt: skip
 SENDER = {"SenderId": Attribute("String", "000000000000")}
-ATTRIBUTES = {
-    "n": Attribute("Number", "12"),
-    "d": Attribute("Binary.raw", data=b"\1\2"),
-    **dict.fromkeys("abcefghi", Attribute("String", "é")),
-}
 PLAIN = encode_properties(Properties(system=SENDER))
+TYPED = {"n": Attribute("Number", "12"), "d": Attribute("Binary.raw", data=b"\1\2")}
+ATTRIBUTES = TYPED | dict.fromkeys("abcefghi", Attribute("String", "é"))
+PROPERTIES = encode_properties(Properties(attributes=ATTRIBUTES, system=SENDER, group="g", dedup_id="d"))
+SIZE = len("änNumber12dBinary.raw".encode()) + 2 + 8 * len("aStringé".encode())
 MESSAGES = (
-    NewMessage(
-        body="ä",
-        size_bytes=len("änNumber12dBinary.raw".encode()) + 2 + 8 * len("aStringé".encode()),
-        properties=encode_properties(Properties(attributes=ATTRIBUTES, system=SENDER, group="g", dedup_id="d")),
-        delay_s=7,
-        group="g",
-        dedup_id="d",
-    ),
+    NewMessage(body="ä", size_bytes=SIZE, properties=PROPERTIES, delay_s=7, group="g", dedup_id="d"),
     NewMessage(body="ä", size_bytes=2, properties=PLAIN, delay_s=8),
 )
 
