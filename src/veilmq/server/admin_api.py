@@ -243,7 +243,7 @@ class AdminApi:
                     await task
         lines = [line.partition(":") for line in reply.headers.decode("latin-1").split("\r\n") if ":" in line]
         headers = {name.strip().lower(): value.strip() for name, _, value in lines}
-        return Response(reply.body, reply.status, {"content-type": "application/json", **headers, **_HEADERS})
+        return Response(reply.body, reply.status, headers | _HEADERS)
 
 
 class InProcessClient:

@@ -250,6 +250,8 @@ async def test_a_request_that_waits_for_a_policy_can_be_cancelled(tmp_path: Path
     """Also after the policy has arrived: the result of the command is then ignored."""
     engine = ScriptedEngine()
     host = Host(engine, keys=written(tmp_path / "keys.toml"))
+    with pytest.raises(PermissionError):
+        await host.sqs("PurgeQueue", None, QueueUrl=URL)
     requests = [asyncio.ensure_future(host.sqs("PurgeQueue", ME, QueueUrl=URL)) for _ in range(2)]
     await asyncio.sleep(0)
     host.in_process.hurry()
