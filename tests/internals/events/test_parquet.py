@@ -1,5 +1,6 @@
 """Processing times, read back from the newest exported files, within limits."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,12 @@ from veilmq.events.parquet import SCHEMA, encode_parquet, range_files, read_proc
 HOUR_MS = 3_600_000
 
 
-def closed(
-    number: int, outcome: Outcome, held_ms: int, *, queue: str = "a/q", at_ms: int = HOUR_MS, message: int | None = None
-) -> ReceiptClosed:
+def closed(number: int, outcome: Outcome, held_ms: int, *, at_ms: int = HOUR_MS, **fields: Any) -> ReceiptClosed:
+    given: dict[str, Any] = {"queue": "a/q", "message_id": number.to_bytes(16), "receipt": 1}
     return ReceiptClosed(
-        queue=queue,
         key="",
         group_hash=None,
         size_bucket=1,
-        message_id=(number if message is None else message).to_bytes(16),
-        receipt=1,
         sent_at_ms=0,
         received_at_ms=at_ms - held_ms,
         closed_at_ms=at_ms,
@@ -34,6 +31,7 @@ def closed(
         receive_count=1,
         batch_size=1,
         batch_position=0,
+        **given | fields,
     )
 
 
@@ -69,28 +67,36 @@ def test_receipts_are_counted_by_outcome(tmp_path: Path) -> None:
     write(
         tmp_path,
         1,
-        closed(1, Outcome.DELETED, 1_000),
+        closed(1, Outcome.DELETED, 1_000, at_ms=HOUR_MS + 1),
         closed(2, Outcome.DELETED, 1_010),
         closed(3, Outcome.EXPIRED, 30_000),
-        closed(4, Outcome.EXPIRED, 30_000, message=7),
-        closed(5, Outcome.LATE_DELETED, 50_000, message=7),
-        closed(6, Outcome.NACKED, 5),
+        closed(4, Outcome.EXPIRED, 40_000, receipt=2),
+        closed(4, Outcome.EXPIRED, 60_000, receipt=3),
+        closed(4, Outcome.LATE_DELETED, 90_000, receipt=3),
+        closed(5, Outcome.NACKED, 5),
+        closed(6, Outcome.DELETED, 1_000, at_ms=HOUR_MS + 1),
         closed(7, Outcome.DELETED, 9, queue="a/other"),
     )
     found = read_processing_times(tmp_path, "a/q")
-    second, timeout, late = bin_of(1_000), bin_of(30_000), bin_of(50_000)
     assert found == ProcessingTimes(
-        deleted={second: 2}, late={late: 1}, expired={timeout: 1}, receipts=4, since_ms=HOUR_MS, is_cut=False
+        deleted={bin_of(1_000): 3},
+        late={bin_of(90_000): 1},
+        expired={bin_of(30_000): 1, bin_of(40_000): 1},
+        receipts=6,
+        since_ms=HOUR_MS,
+        is_cut=False,
     )
 
 
 def test_only_the_newest_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the last day, of two."""
-    for hour in range(5):
-        write(tmp_path, 10 * hour + 1, closed(hour, Outcome.DELETED, 1 << hour, at_ms=(hour + 1) * 7 * HOUR_MS))
-    monkeypatch.setattr(parquet, "FILES_MAX", 2)
+    """Those of the last day, of two; the last hour has two files, of which the first one is newer."""
+    for number, hour in enumerate((1, 2, 3, 4, 5, 5)):
+        write(tmp_path, number, closed(number, Outcome.DELETED, 1 << number, at_ms=hour * 7 * HOUR_MS))
+    newer, older = sorted(tmp_path.rglob("*.parquet"))[-2:]
+    os.utime(older, (0, newer.stat().st_mtime - 1))
+    monkeypatch.setattr(parquet, "FILES_MAX", 3)
     found = read_processing_times(tmp_path, "a/q")
-    assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1}, True)
+    assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1, bin_of(32): 1}, True)
     assert found.since_ms == 4 * 7 * HOUR_MS
     monkeypatch.setattr(parquet, "BYTES_MAX", 1)
     assert read_processing_times(tmp_path, "a/q").deleted == {bin_of(16): 1}
