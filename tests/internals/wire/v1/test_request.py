@@ -111,7 +111,7 @@ CORE_ROWS: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.ClaimLost(3), 410, {"number": 3}), (errors.ClaimReleased(3), 410, {"number": 3}),
     (errors.CursorInvalid(), 400, {}),
     (errors.StageMissing("a", 1, 2), 409, {"attempt": "a", "messages": 1, "wanted": 2}),
-    (errors.StageRefused(3, errors.GroupMissing()), 400, {"index": 3, "why": "GroupMissing", "bytes_max": None}),
+    (errors.StageRefused(3, errors.MessageTooLong(9)), 400, {"index": 3, "why": "MessageTooLong", "bytes_max": 9}),
     (errors.DeadLetterQueueRefused("a/dlq", "It is missing."), 400, {"queue": "a/dlq"}),
     (errors.GroupHeld(), 409, {}),
     (errors.ReceiptEnded(ReceiptState.EXPIRED), 410, {"state": "expired"}),
@@ -120,6 +120,9 @@ CORE_ROWS: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.MessageTooLong(1_024), 400, {"bytes_max": 1_024}), (errors.StoreFull(), 503, {}),
     (errors.StoreUnavailable(), 503, {}), (errors.OutcomeUnknown(), 503, {}), (errors.ShuttingDown(), 503, {}),
     (errors.InternalError(), 500, {}),
+    (errors.SettingsConflict("delay_s", "It is."), 400, {"setting": "delay_s"}),
+    (errors.QueueExists("a/q", "fifo"), 409, {"queue": "a/q", "setting": "fifo"}),
+    (errors.QueueDeletedRecently("a/q", 60), 409, {"queue": "a/q", "pause_s": 60}),
 ]  # fmt: skip
 
 
@@ -134,7 +137,7 @@ def test_errors_of_core_as_replies(error: VeilmqError, status: int, fields: dict
 
 def test_every_error_of_a_route_has_a_row() -> None:
     of_routes = {error for route in ROUTES.values() for error in route.errors}
-    assert of_routes | set(COMMON_ERRORS) == set(CORE_ERRORS)
+    assert of_routes | set(COMMON_ERRORS) == set(CORE_ERRORS) == {type(row[0]) for row in CORE_ROWS}
 
 
 # Paths and bodies.
