@@ -76,6 +76,7 @@ INVALID_QUERIES = {
     "source=s&number=1&cursor=" + "x" * 65: "cursor: expected `str` of length <= 64.",
     "source=s&number=1&number=2": "The parameter 'number' has two values; give it once.",
     "source=s&number=1&epoch=1": "unknown field `epoch`",
+    "source=s&number=1&messages_max=1": "unknown field `messages_max`",
     "source=%ff&number=1": "The query string must be UTF-8.",
 }
 

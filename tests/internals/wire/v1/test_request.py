@@ -359,7 +359,8 @@ CALLS: list[tuple[str, bytes, Command, Any, Any]] = [
     (f"POST /v1/queues/{THERE}/jobs/create", CREATED, CreateQueue(
         queue=f"{THERE}/jobs", settings={"dead_letter_queue": f"{THERE}/dead", "receives_max": 3}, tags={"a": "b"}
      ), VIEW, NAMED | {"is_new": True}),
-    ("POST /v1/queues/-/jobs/set", CHANGED, SetQueue(
+    ("POST /v1/queues/-/jobs/set", b"", SetQueue(queue=QUEUE, settings={}), None, {}),
+    (f"POST {SET}", CHANGED, SetQueue(
         queue=QUEUE,
         settings={"redrive_sources": ("000000000000/a", "000000000000/b"), "in_flight_max": None, "receives_max": 0},
      ), None, {}),
