@@ -20,7 +20,7 @@ from pyarrow import dataset, fs, parquet
 
 from tests.store.host import LOGGED, Host, events_of, hosting
 from veilmq.core.commands import Command
-from veilmq.core.errors import StoreFull
+from veilmq.core.errors import StoreFull, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import (
     CountEvents,
     EventCounts,
@@ -33,7 +33,7 @@ from veilmq.core.receipts import (
 )
 from veilmq.core.receipts import Forgotten as Forgot
 from veilmq.events import EventsError, exporter
-from veilmq.events.exporter import Exporter, Target, open_target
+from veilmq.events.exporter import Exporter, Target, _hidden, open_target
 from veilmq.events.parquet import DATA_SET, SCHEMA, encode_parquet
 from veilmq.store.port import execute
 from veilmq.testing import VirtualClock
@@ -370,6 +370,7 @@ class CountingStore:
     def __init__(self, *, ranges: int = 0, new: int = 0, slices: int = 1) -> None:
         self.recorded = 2 * ranges
         self.exported = 0
+        self.error: VeilmqError | None = None
         self.log: list[str] = []
         self._new = new
         self._slices = slices
@@ -384,6 +385,8 @@ class CountingStore:
     async def execute(self, command: Command) -> Any:
         await asyncio.sleep(0)
         self.log.append(type(command).__name__)
+        if self.error is not None:
+            raise self.error
         return self._answers[type(command)]()
 
     def _count(self) -> EventCounts:
@@ -452,9 +455,14 @@ async def test_period_starts_with_each_export(tmp_path: Path) -> None:
 
 
 async def test_full_range_is_exported_at_once(tmp_path: Path) -> None:
+    """The store is checked again five seconds later, also if it fails."""
     store = CountingStore()
     exporter, clock = exporting(store, tmp_path)
     exporter.start()
+    assert clock.next_timer_ms() == clock.now_ms() + 5_000
+    store.error = StoreUnavailable()
+    await check_once(exporter, clock)
+    store.error = None
     store.recorded = 1
     await check_once(exporter, clock)
     assert store.exported == 0
@@ -567,3 +575,9 @@ def test_secrets_of_a_url_are_hidden(url: str, shown: str, module: str, monkeypa
         open_target(url)
     assert shown in str(caught.value)
     assert "geheim" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_rest_of_an_error_is_shown() -> None:
+    error = OSError("no me:geheim, nor geheim, in s3://me:geheim@b/x")
+    assert _hidden("s3://me:geheim@b/x", error) == "no …, nor …, in s3://b/x"
+    assert _hidden("s3://b/x", OSError("no s3://b/x")) == "no s3://b/x"
