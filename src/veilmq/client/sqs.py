@@ -18,6 +18,7 @@ from veilmq.client.messages import (
     QueueStatus,
     ReceivedMessage,
     SentMessage,
+    is_transient,
 )
 from veilmq.client.transport import UNEXPECTED_REPLY, Client, SigningKey, Transport, without_none
 from veilmq.core.commands import VisibilityChange
@@ -274,7 +275,7 @@ class QueueClient(Client):
             result = Forwards(self._transport, self._url(queue)).dead_letter(receipt, target, reasons)
         except ClientError as error:
             result = error
-        if isinstance(result, ClientError) and result.code not in _NO_DEAD_LETTERS:
+        if isinstance(result, ClientError) and (result.code not in _NO_DEAD_LETTERS or is_transient(result)):
             raise result
         return not isinstance(result, ClientError)
 
