@@ -52,11 +52,12 @@ class Unreachable(Exception):
         return f"No answer from {self.endpoint}: {self.reason}."
 
 
-def is_transient(error: ClientError | Unreachable) -> bool:
+def is_transient(error: object) -> bool:
     """Return whether a retry may succeed; a status of 4xx, but 429, means that the request must change."""
-    if isinstance(error, Unreachable) or error.code in THROTTLED_CODES:
-        return True
-    return not 400 <= error.status < 500 or error.status == 429  # 200: a page of a proxy, or a reply that was cut off
+    if not isinstance(error, ClientError):
+        return isinstance(error, Unreachable)
+    final = 400 <= error.status < 500 and error.status != 429  # 200: a page of a proxy, or a reply that was cut off
+    return not final or error.code in THROTTLED_CODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

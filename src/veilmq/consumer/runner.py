@@ -169,7 +169,7 @@ class Runner(Watcher):
 
     async def stop(self, *, grace_s: float, skip_grace: asyncio.Event) -> None:
         """Stop in the order that ``running`` describes; ``skip_grace`` ends the grace period."""
-        self._stopping = True
+        self._stopping = self._settler.stopping = True
         polled_s = asyncio.get_running_loop().time() + self.handler.options.wait_s
         self._spawn(self._release(self._schedule.drain()))
         polls, skipped = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(skip_grace.wait())
