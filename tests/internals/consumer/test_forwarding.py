@@ -1,7 +1,7 @@
 """The forwarder: its loop, both relays, and its metrics."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -94,10 +94,11 @@ def test_only_a_client_error_means_that_the_server_has_no_forwards(status: int) 
     url = "http://h/000000000000/jobs"
     with ScriptedServer(*[reply(status, b"<html>")] * 2 * ATTEMPTS_MAX) as scripted:
         client = HttpQueueClient(scripted.endpoint)
-        for call in (
+        calls: tuple[Callable[[], bool], ...] = (
             lambda: can_forward(Forwards(scripted.endpoint, url)),
             lambda: client.dead_letter(url, "receipt", "dead", {}),
-        ):
+        )
+        for call in calls:
             with nullcontext() if status == 404 else pytest.raises(ClientError, match="not that of a queue server"):
                 assert not call()
 
