@@ -177,14 +177,19 @@ def test_receive_does_not_delete_messages_that_it_could_not_print(
     ("options", "code", "reason"), [([], "InternalFailure", "Try again."), (["--follow"], "AccessDenied", "No.")]
 )
 def test_a_failed_delete_is_an_error(options: list[str], code: str, reason: str, veilmq: Veilmq) -> None:
-    """A permanent error ends --follow too: otherwise it would receive the same messages again and again."""
+    """A permanent error ends --follow too: otherwise it would receive the same messages again and again.
+
+    A page of a proxy does not.
+    """
     system = {"SentTimestamp": "1", "ApproximateFirstReceiveTimestamp": "1", "ApproximateReceiveCount": "1"}
     message = {"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "hello", "Attributes": system}
     failure = {"Id": "0", "SenderFault": code == "AccessDenied", "Code": code, "Message": reason}
     replies = [{"QueueUrl": "http://h/1/orders"}, {"Messages": [message]}, {"Failed": [failure]}]
-    with ScriptedServer(*[reply(200, json.dumps(each).encode()) for each in replies]) as scripted:
+    responses = [reply(200, json.dumps(each).encode()) for each in replies]
+    page = "veilmq: The reply is not that of a queue server: 'busy'. Trying again every 2 s.\n" if options else ""
+    with ScriptedServer(*responses[:1], *([reply(429, b"busy")] if options else ()), *responses[1:]) as scripted:
         result = veilmq("receive", "orders", "--delete", *options, "--endpoint", scripted.endpoint)
-    assert (result.code, result.err) == (1, f"veilmq: 1 of 1 messages were not deleted: {reason}\n")
+    assert (result.code, result.err) == (1, f"{page}veilmq: 1 of 1 messages were not deleted: {reason}\n")
     assert "body            hello\n" in result.out
 
 

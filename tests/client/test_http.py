@@ -408,16 +408,17 @@ def test_many_threads_share_a_client_without_warnings(caplog: pytest.LogCaptureF
     assert caplog.messages == []
 
 
-def test_a_call_with_a_timeout_is_tried_once() -> None:
-    """A timeout and an error are not retried."""
+@pytest.mark.parametrize("queue", ["orders", "{}/000000000000/orders"])
+def test_a_call_with_a_timeout_is_tried_once(queue: str) -> None:
+    """A timeout and an error are not retried, nor those of a name's look-up: a lease ends meanwhile."""
     change = VisibilityChange(receipt="r", timeout_s=30)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="no answer in time"):
-            client.change_visibility_batch(f"{endpoint}/000000000000/orders", [change], call_timeout_s=0.05)
+            client.change_visibility_batch(queue.format(endpoint), [change], call_timeout_s=0.05)
     with ScriptedServer(BUSY, BUSY) as server, HttpQueueClient(server.endpoint) as client:
         with pytest.raises(ClientError, match="Later"):
-            client.change_visibility_batch(f"{server.endpoint}/000000000000/orders", [change], call_timeout_s=60)
+            client.change_visibility_batch(queue.format(server.endpoint), [change], call_timeout_s=60)
         assert len(server.requests) == 1
 
 

@@ -170,17 +170,31 @@ async def test_a_thread_that_checks_its_context_stops(bench: Workbench) -> None:
 
 
 @pytest.mark.slow
-async def test_a_thread_that_does_not_stop_is_abandoned_with_exit_code_3(bench: Workbench) -> None:
-    go_on = threading.Event()
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_thread_that_does_not_stop_is_abandoned_with_exit_code_3(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """Also if its release gets no reply."""
+    go_on, replies = threading.Event(), list[str]()
 
     def work(body: str) -> None:
         go_on.wait()
 
+    def change(*_: object, **__: object) -> list[None]:
+        go_on.wait(PATIENCE_S)
+        replies.append("late")
+        return [None]
+
+    if hangs:
+        monkeypatch.setattr("veilmq.consumer.runner.SETTLE_S_MAX", 0.1)
+        monkeypatch.setattr(HttpQueueClient, "change_visibility_batch", change)
     async with bench.handling(work, "x", grace="10ms", concurrency=1) as running:
         await until(lambda: running.runners[0].working)
+    assert replies == []
     go_on.set()
     assert running.exit_code == 3
-    assert received(bench.client, "orders") == [("x", 2)]
+    if not hangs:
+        assert received(bench.client, "orders") == [("x", 2)]
 
 
 async def test_the_result_of_an_abandoned_handler_is_ignored(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from veilmq.cli.connection import Server
 from veilmq.cli.options import JSON, Queue, UsageError, number, option, pairs
 from veilmq.client import ClientError, NewMessage, QueueClient, ReceivedMessage, Unreachable
 from veilmq.client.api import Inspection
+from veilmq.client.messages import is_transient
 from veilmq.core import limits
 from veilmq.core.messages import Attribute, attributes_bytes
 
@@ -180,8 +181,7 @@ def receive(
                         raise CommandFailed(text) from failed[0]
                 failing = False
             except (ClientError, Unreachable, CommandFailed) as error:
-                refusal = error.__cause__ if isinstance(error, CommandFailed) else error
-                if not follow or (isinstance(refusal, ClientError) and refusal.status < 500):
+                if not follow or not is_transient(error.__cause__ if isinstance(error, CommandFailed) else error):
                     raise
                 if not failing:
                     print(f"veilmq: {error} Trying again every {RETRY_S:g} s.", file=sys.stderr)

@@ -26,8 +26,7 @@ THROTTLED_CODES = frozenset({"RequestThrottled", "ThrottlingException", "Throttl
 class ClientError(Exception):
     """An error reply: its ``code``, for example ``QueueDoesNotExist``, ``message``, and HTTP ``status``.
 
-    With a status of 4xx the request must change; with 5xx it can be retried. ``fields`` has the other members of an
-    error of veilmq's own API, for example ``current`` of ``EpochFenced``.
+    ``fields`` has the other members of an error of veilmq's own API, for example ``current`` of ``EpochFenced``.
     """
 
     def __init__(self, code: str, message: str, status: int, *, fields: Mapping[str, Any] | None = None) -> None:
@@ -51,6 +50,14 @@ class Unreachable(Exception):
 
     def __str__(self) -> str:
         return f"No answer from {self.endpoint}: {self.reason}."
+
+
+def is_transient(error: object) -> bool:
+    """Return whether a retry may succeed; a status of 4xx, but 429, means that the request must change."""
+    if not isinstance(error, ClientError):
+        return isinstance(error, Unreachable)
+    final = 400 <= error.status < 500 and error.status != 429  # 200: a page of a proxy, or a reply that was cut off
+    return not final or error.code in THROTTLED_CODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from veilmq.client.messages import (
     QueueStatus,
     ReceivedMessage,
     SentMessage,
+    is_transient,
 )
 from veilmq.client.transport import UNEXPECTED_REPLY, Client, SigningKey, Transport, without_none
 from veilmq.core.commands import VisibilityChange
@@ -130,8 +131,7 @@ class QueueClient(Client):
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the given settings of ``queue``; current leases keep their deadlines."""
-        attributes = self._attributes(settings)
-        self._execute("SetQueueAttributes", queue, Attributes=attributes)
+        self._execute("SetQueueAttributes", queue, Attributes=self._attributes(settings))
 
     def purge(self, queue: str) -> None:
         """Delete all messages of ``queue``."""
@@ -274,7 +274,7 @@ class QueueClient(Client):
             result = Forwards(self._transport, self._url(queue)).dead_letter(receipt, target, reasons)
         except ClientError as error:
             result = error
-        if isinstance(result, ClientError) and result.code not in _NO_DEAD_LETTERS:
+        if isinstance(result, ClientError) and (result.code not in _NO_DEAD_LETTERS or is_transient(result)):
             raise result
         return not isinstance(result, ClientError)
 
@@ -327,7 +327,7 @@ class QueueClient(Client):
     ) -> "list[Result | ClientError]":
         """Run a batch action on ``entries``, with their indices as ids; return their results in order."""
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
-        members = {"QueueUrl": self._url(queue), "Entries": numbered}
+        members = {"QueueUrl": self._url(queue, call_timeout_s), "Entries": numbered}
         reply = self._call(action, members, reply_type, call_timeout_s=call_timeout_s)
         results: dict[str, Result | ClientError] = {
             entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500)
@@ -341,11 +341,12 @@ class QueueClient(Client):
         """Run an action on ``queue`` without a result."""
         self._call(action, {"QueueUrl": self._url(queue), **members}, dict)
 
-    def _url(self, queue: str) -> str:
+    def _url(self, queue: str, call_timeout_s: float | None = None) -> str:
         if "/" in queue:
             return queue
         if queue not in self._urls:
-            self._urls[queue] = self.queue_url(queue)
+            reply = self._call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult, call_timeout_s=call_timeout_s)
+            self._urls[queue] = reply.queue_url
         return self._urls[queue]
 
 

@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from veilmq.client.api import Forwards
-from veilmq.client.messages import THROTTLED_CODES, ClientError, NewMessage, ReceivedMessage, Unreachable
+from veilmq.client.messages import ClientError, NewMessage, ReceivedMessage, Unreachable, is_transient
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.consumer.clock import Threads
@@ -42,7 +42,6 @@ _MISSING = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQu
 _NO_FORWARD = frozenset({UNEXPECTED_REPLY, "UnknownRoute"})
 _PAUSE_S_MAX = 5.0
 _PAUSE_S_MIN = 0.1
-_SERVER_FAILED = 500
 
 log = logging.getLogger("veilmq.forwarding")
 
@@ -108,7 +107,7 @@ class ForwardRelay(Relay):
         try:
             results = self._forwards.forward([(each.message.receipt, each.target) for each in messages])
         except ClientError as error:
-            if error.status >= _SERVER_FAILED or len(messages) == 1:
+            if is_transient(error) or len(messages) == 1:
                 return [error] * len(messages)
             return super().relay(messages)
         return [result if isinstance(result, ClientError) else None for result in results]
@@ -283,7 +282,7 @@ class Forwarder:
                     self.intake, count=SQS_BATCH_ENTRIES_MAX, timeout_s=self.timeout_s, wait_s=wait_s
                 )
             except (ClientError, Unreachable) as error:
-                if not _is_transient(error):
+                if not is_transient(error):
                     raise
                 log.warning("nothing could be received from %s: %s", self.intake, error)
                 worked = False
@@ -311,12 +310,7 @@ class Forwarder:
             if not (_is_gone(why) or kind[1] == GROUP_HELD.code or kind in self._warned):
                 self._warned.add(kind)  # log once for each queue and reason
                 log.warning("the message %s was not forwarded to %s: %s", each.message.id, each.target, why)
-        return not any(_is_transient(why) for _, why in failures)
-
-
-def _is_transient(error: ClientError | Unreachable) -> bool:
-    """Return whether a retry may succeed."""
-    return isinstance(error, Unreachable) or error.status >= _SERVER_FAILED or error.code in THROTTLED_CODES
+        return not any(is_transient(why) for _, why in failures)
 
 
 def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]:
@@ -390,7 +384,7 @@ def can_forward(forwards: Forwards) -> bool:
     try:
         forwards.forward([])
     except ClientError as error:
-        if error.code in _NO_FORWARD and error.status < _SERVER_FAILED:
+        if error.code in _NO_FORWARD and not is_transient(error):
             return False
         raise
     return True

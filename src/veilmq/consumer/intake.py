@@ -146,13 +146,12 @@ class Intake:
                 self._stopped = True
                 _log.error("the queue %s cannot be consumed, stopping: %s", self.options.queue, error)
                 self.failed(error)
-            elif not self._stopped:  # `stop` may cause errors
+            elif not self._stopped and self._pausing is None:  # `stop` causes errors; one outage ends many polls
                 self._busy = False
                 pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
                 self._failures = min(self._failures + 1, 10)
                 _log.warning("receiving from %s failed, trying again in %.1f s: %s", self.options.queue, pause_s, error)
-                if self._pausing is None:
-                    self._pausing = loop.create_task(self._wait(pause_s))
+                self._pausing = loop.create_task(self._wait(pause_s))
         finally:
             self._requested -= count
             self.polls.discard(asyncio.current_task())

@@ -22,7 +22,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -31,7 +31,7 @@ from operator import itemgetter
 from typing import Any
 
 from veilmq.client.messages import Hidden, ReceivedMessage
-from veilmq.consumer.clock import Clock
+from veilmq.consumer.clock import Clock, Threads
 from veilmq.consumer.metrics import RenewalMetrics
 from veilmq.consumer.renewal_policies import (
     SHARE,
@@ -559,7 +559,7 @@ class Renewer:
         """
         self._table = table
         self._change = change
-        self._calls = ThreadPoolExecutor(calls_max, "veilmq-renewal") if calls_max > 1 else None
+        self._calls = Threads("veilmq-renewal", calls_max) if calls_max > 1 else None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="veilmq-renewer", daemon=True)
 
@@ -568,13 +568,13 @@ class Renewer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the calls in flight; leases are left as they are. Does nothing before ``start``."""
+        """Stop, without waiting for replies; leases are left as they are. Does nothing before ``start``."""
         self._stopping = True
         self._table.alarm.ring()
         if self._thread.is_alive():
             self._thread.join()
         if self._calls is not None:
-            self._calls.shutdown()
+            self._calls.close()
 
     def run_due(self) -> None:
         """Renew the due leases and update those that have ended. Waits for replies only if ``calls_max`` is 1."""
@@ -582,7 +582,7 @@ class Renewer:
             if self._calls is None:
                 self._renew(batch)
             else:
-                self._calls.submit(self._renew, batch)
+                self._calls.submit(partial(self._renew, batch))
 
     def _run(self) -> None:
         while not self._stopping:

@@ -169,7 +169,7 @@ class Runner(Watcher):
 
     async def stop(self, *, grace_s: float, skip_grace: asyncio.Event) -> None:
         """Stop in the order that ``running`` describes; ``skip_grace`` ends the grace period."""
-        self._stopping = True
+        self._stopping = self._settler.stopping = True
         polled_s = asyncio.get_running_loop().time() + self.handler.options.wait_s
         self._spawn(self._release(self._schedule.drain()))
         polls, skipped = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(skip_grace.wait())
@@ -208,7 +208,8 @@ class Runner(Watcher):
         for delivery in stuck:
             delivery.abandoned = True
             delivery.lease.log(logging.ERROR, "message %s: the handler did not stop; it is released")
-        await self._settler.release([delivery.lease for delivery in stuck])
+        releasing = asyncio.ensure_future(self._settler.release([delivery.lease for delivery in stuck]))
+        await asyncio.wait([releasing], timeout=SETTLE_S_MAX)
         for delivery in stuck:
             self._forget(delivery)
 
@@ -290,11 +291,10 @@ class Runner(Watcher):
         options = self.handler.options
         batching = self.handler.batching
         slots = options.concurrency * (batching.size_max if batching else 1)
-        ready = self._schedule.ready
+        ready, blocked = self._schedule.ready, self._schedule.blocked
         free = slots + self._intake.prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
         if ready and self._calls == options.concurrency and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # there is work, so wait until one request can receive a full batch
-        blocked = self._schedule.blocked
         return self._outstanding.capacity(min(free, slots * BLOCKED_MAX - blocked, HELD_MAX - len(self._held)))
 
     def _received(self, leases: Sequence[Lease]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage
+from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage, is_transient
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.context import Context, Ending, EndingKind
 from veilmq.consumer.handlers import Options
@@ -63,6 +63,7 @@ class Settler:
     counts: Counters
     in_thread: Callable[..., Awaitable[Any]]
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+    stopping: bool = False  # then deletes are not retried for long
 
     def __post_init__(self) -> None:
         queue, in_thread = self.options.queue, self.in_thread
@@ -76,24 +77,25 @@ class Settler:
     async def delete(self, lease: Lease) -> bool:
         """Delete the message of ``lease``, settle the lease, and return whether the message is certainly deleted.
 
-        A failed delete is retried alone, up to ``TRIES_MAX`` times unless the receipt is dead.
+        A failed delete is retried alone while that is useful, and up to ``TRIES_MAX`` times unless the receipt is dead.
         """
-        lease.deleting = True
+        lease.deleting, tries = True, 0
         error = await self._deletes.put(lease.message.receipt)
-        for number in range(TRIES_MAX):
-            if error is None or is_final(error):
+        while error is not None and not is_final(error):
+            useful = is_transient(error) and lease.state is LeaseState.HELD and not self.stopping
+            if tries >= TRIES_MAX and not useful:
                 break
-            await self.pause(_pause_s(number))
+            await self.pause(_pause_s(tries))
+            tries += 1
             try:
                 await self.in_thread(self.client.delete, self.options.queue, lease.message.receipt)
                 error = None
             except Exception as failure:  # noqa: BLE001 - from the user's client
                 error = failure
-        certain = error is None and lease.state is LeaseState.HELD
         self.table.settle(lease)
         if error is not None:
             lease.log(logging.WARNING, "message %s was not deleted: %s", error)
-        return certain
+        return error is None and lease.state is LeaseState.HELD
 
     async def release(self, leases: Sequence[Lease], after_s: int = 0) -> list[bool]:
         """Make the messages of ``leases`` visible in ``after_s`` seconds; return for each whether the server confirmed.
@@ -130,8 +132,7 @@ class Settler:
     def _send(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
         """Send, once, the changes that may still be sent now that a thread is free."""
         now_s = self.table.clock.now_s()
-        sent: dict[_Change, VisibilityChange] = {}
-        until_s = math.inf
+        sent, until_s = dict[_Change, VisibilityChange](), math.inf
         for change in changes:
             if self._may_send(change.lease, change.until_s):
                 after_s = max(0, allowed_s(change.after_s, elapsed_s=change.lease.elapsed_s(now_s)))
@@ -139,10 +140,8 @@ class Settler:
                 until_s = min(until_s, change.until_s, change.lease.expires_at_s)
         if not sent:
             return [_TOO_LATE] * len(changes)
-        call_timeout_s = min(until_s - now_s, CALL_TIMEOUT_S_MAX)
-        replies = self.client.change_visibility_batch(
-            self.options.queue, [*sent.values()], call_timeout_s=call_timeout_s
-        )
+        left_s = min(until_s - now_s, CALL_TIMEOUT_S_MAX)
+        replies = self.client.change_visibility_batch(self.options.queue, [*sent.values()], call_timeout_s=left_s)
         errors = {
             change: reply if isinstance(reply, ClientError) else None
             for change, reply in zip(sent, replies, strict=True)
@@ -255,7 +254,7 @@ class Settler:
 
 
 def _pause_s(number: int) -> float:
-    return min(PAUSE_S * 2.0**number, PAUSE_S_MAX) * (0.5 + random.random())
+    return min(PAUSE_S * 2.0 ** min(number, TRIES_MAX), PAUSE_S_MAX) * (0.5 + random.random())
 
 
 def is_final(error: Exception) -> bool:

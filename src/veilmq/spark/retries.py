@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from veilmq.client.messages import THROTTLED_CODES, ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable, is_transient
 from veilmq.client.transport import HttpReply, SigningKey, Transport, client_error
 
 _log = logging.getLogger("veilmq.spark")
@@ -34,7 +34,7 @@ class PatientTransport(Transport):
                 if reply.status < 400 or time.monotonic() + pause_s > until_s:
                     return reply
                 error = client_error(reply)
-                if reply.status < 500 and error.code not in THROTTLED_CODES:
+                if not is_transient(error):
                     return reply
                 failure: Exception = error
             except Unreachable as unreachable:

@@ -1,16 +1,18 @@
 """The forwarder: its loop, both relays, and its metrics."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.client.scripted_server import ScriptedServer, reply
 from tests.consumer.simulation import received
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, ReceivedMessage, SentMessage, Unreachable
 from veilmq.client.api import Forwards
+from veilmq.client.transport import ATTEMPTS_MAX, UNEXPECTED_REPLY
 from veilmq.consumer.forwarding import (
     BATCH_BYTES_MAX,
     GROUP_HELD,
@@ -22,6 +24,7 @@ from veilmq.consumer.forwarding import (
     RelayOutcome,
     SendRelay,
     Totals,
+    can_forward,
     forwarder_metrics,
 )
 from veilmq.consumer.forwarding_rules import read_rules
@@ -70,15 +73,34 @@ def run(client: Scripted, relay: ScriptedRelay, **options: Any) -> Totals:
     return Forwarder(client, TO_REST, relay, intake="jobs", workers=1, until_empty=True, **options).run()
 
 
-@pytest.mark.slow
-def test_transient_errors_of_receives_are_retried() -> None:
-    busy, throttled = ClientError("ServiceUnavailable", "", 503), ClientError("RequestThrottled", "", 403)
-    client = Scripted(Unreachable("here", "refused"), busy, throttled, [received("a")])
+@pytest.mark.parametrize("error", [
+    Unreachable("here", "refused"),
+    ClientError("ServiceUnavailable", "", 503),
+    ClientError("RequestThrottled", "", 403),
+    *(ClientError(UNEXPECTED_REPLY, "A page of a proxy.", status) for status in (200, 429)),
+], ids=repr)  # fmt: skip
+def test_transient_errors_of_receives_are_retried(error: Exception) -> None:
+    client = Scripted(error, [received("a")])
     relay = ScriptedRelay()
     assert run(client, relay, timeout_s=7).forwarded == {"rest": 1}
     assert relay.relayed == ["a to rest"]
-    assert [options["timeout_s"] for options in client.receives] == [7] * 5
+    assert [options["timeout_s"] for options in client.receives] == [7] * 3
     assert {options["count"] for options in client.receives} == {10}
+
+
+@pytest.mark.parametrize("status", [200, 429, 502, 404])
+def test_only_a_client_error_means_that_the_server_has_no_forwards(status: int) -> None:
+    """A page of a proxy does not: the server may have moved the message, and a copy would be a second one."""
+    url = "http://h/000000000000/jobs"
+    with ScriptedServer(*[reply(status, b"<html>")] * 2 * ATTEMPTS_MAX) as scripted:
+        client = HttpQueueClient(scripted.endpoint)
+        calls: tuple[Callable[[], bool], ...] = (
+            lambda: can_forward(Forwards(scripted.endpoint, url)),
+            lambda: client.dead_letter(url, "receipt", "dead", {}),
+        )
+        for call in calls:
+            with nullcontext() if status == 404 else pytest.raises(ClientError, match="not that of a queue server"):
+                assert not call()
 
 
 def test_a_missing_intake_ends_the_forwarder() -> None:

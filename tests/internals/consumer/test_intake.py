@@ -175,10 +175,15 @@ async def test_without_capacity_there_is_no_poll() -> None:
     assert source.polls == [1]
 
 
-async def test_pauses_after_errors_grow_up_to_ten_seconds() -> None:
+async def test_pauses_after_errors_grow_up_to_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """Polls that one outage ends cause one pause and one line."""
     source, intake = await started()
+    source.replies[0].set_result(["first"])
+    await run_loop()
+    assert len(intake.polls) == 3
     for _ in range(6):
-        source.replies[-1].set_exception(UNREACHABLE)
+        for reply in filter(lambda reply: not reply.done(), source.replies):
+            reply.set_exception(UNREACHABLE)
         await run_loop()
         intake.fill()
         assert len(intake.polls) == 0, "no poll starts during a pause"
@@ -187,9 +192,10 @@ async def test_pauses_after_errors_grow_up_to_ten_seconds() -> None:
     assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
         pytest.approx(0.875, abs=0.13)
     ] * 6
+    assert len(caplog.records) == 6
     source.replies[-1].set_result(["a"])
     await run_loop()
-    assert source.received == ["a"]
+    assert source.received == ["first", "a"]
     assert source.failures == []
 
 

@@ -410,7 +410,7 @@ class TestThread:
         assert sorted(round(call.at_s) for call in queue.calls) == [20, 20, 40, 40, 60, 60]
         assert "veilmq-renewer" not in [thread.name for thread in threading.enumerate()]
 
-    def test_a_call_without_a_reply_does_not_delay_those_of_other_leases(self) -> None:
+    def test_a_call_without_a_reply_delays_neither_those_of_other_leases_nor_a_stop(self) -> None:
         clock, replied, sent = AdvancingClock(), threading.Event(), {"a": threading.Event(), "b": threading.Event()}
 
         def change(queue: str, changes: Sequence[object], **_: object) -> list[None]:
@@ -428,8 +428,11 @@ class TestThread:
         assert sent["a"].wait(5)
         clock.set(21)
         in_time = sent["b"].wait(5)
+        stopping = threading.Thread(target=renewer.stop)
+        stopping.start()
+        stopping.join(10)
+        in_time = in_time and not stopping.is_alive()
         replied.set()
-        renewer.stop()
         assert in_time
 
     def test_a_lease_that_a_fence_renews_while_its_call_waits_for_a_thread_is_sent_once(self) -> None:

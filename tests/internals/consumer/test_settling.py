@@ -126,11 +126,20 @@ async def test_a_dead_receipt_is_not_retried() -> None:
     assert (desk.client.deleted, len(desk.table.open_leases())) == ([["r0"]], 0)
 
 
-async def test_retries_of_a_delete_are_limited() -> None:
-    desk = Desk(*[THROTTLED] * (TRIES_MAX + 1))
+@pytest.mark.parametrize(("error", "at_s", "stopping", "limited"), [
+    (THROTTLED, 0.0, False, False), (Unreachable("http://nowhere", "it restarts"), 0.0, False, False),
+    (THROTTLED, 31.0, False, True), (ClientError("AccessDenied", "No.", 403), 0.0, False, True),
+    (THROTTLED, 0.0, True, True),
+], ids=repr)  # fmt: skip
+async def test_a_delete_is_retried_while_the_lease_is_held(
+    error: Exception, at_s: float, stopping: bool, limited: bool
+) -> None:
+    """Otherwise an outage of some seconds would let another consumer handle the message again."""
+    desk = Desk(*[error] * 3 * TRIES_MAX)
     (lease,) = desk.leases(1)
-    assert not await desk.settler.delete(lease)
-    assert len(desk.client.deleted) == TRIES_MAX + 1
+    desk.clock.at_s, desk.settler.stopping = at_s, stopping
+    assert await desk.settler.delete(lease) is not limited
+    assert len(desk.client.deleted) == (TRIES_MAX if limited else 3 * TRIES_MAX) + 1
 
 
 async def test_a_delete_after_the_deadline_is_uncertain() -> None:
