@@ -18,6 +18,7 @@ from veilmq.client.transport import (
     endpoint_from,
     endpoint_variable,
     key_from,
+    new_pools,
     root_cause,
 )
 
@@ -36,10 +37,8 @@ def _connect(_: Any, tokens: Sequence[Token]) -> Transport:
     variables = environment()
     origin, url = "--endpoint", token.value
     if token.source != "cli":
-        origin, url = (
-            endpoint_variable(os.environ) or "endpoint_url of the profile",
-            endpoint_from(variables),
-        )
+        origin = endpoint_variable(os.environ) or "endpoint_url of the profile"
+        url = endpoint_from(variables)
     try:
         return Transport(url, key=key_from(variables))
     except ValueError as error:
@@ -74,8 +73,8 @@ def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
     is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
     headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
     try:
-        pools, url = urllib3.PoolManager(ca_certs=os.environ.get("AWS_CA_BUNDLE")), admin_endpoint.rstrip("/") + path
-        return pools.request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
+        url = admin_endpoint.rstrip("/") + path
+        return new_pools().request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
     except urllib3.exceptions.HTTPError as error:
         text = f"No answer from {admin_endpoint}: {root_cause(error)}; --admin-endpoint names the server's admin port."
         raise CommandFailed(text) from error

@@ -26,6 +26,7 @@ from veilmq.cli.command import Result, command, instant
 from veilmq.cli.connection import Server
 from veilmq.cli.options import JSON, UsageError, number, option
 from veilmq.client import ClientError, QueueClient, Unreachable
+from veilmq.client.transport import new_pools
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus, replies
 from veilmq.core.limits import Range
 from veilmq.wire.sqs.names import full_name
@@ -163,8 +164,7 @@ def read_workers(urls: Sequence[str]) -> tuple[list[WorkerStatus], list[str]]:
 
 def _page(url: str) -> bytes | None:
     try:
-        pools = urllib3.PoolManager(ca_certs=os.environ.get("AWS_CA_BUNDLE"))
-        reply = pools.request("GET", url, retries=False, timeout=_PATIENCE_S)
+        reply = new_pools().request("GET", url, retries=False, timeout=_PATIENCE_S)
     except urllib3.exceptions.HTTPError:
         return None
     return bytes(reply.data) if reply.status == 200 else None

@@ -20,6 +20,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from hashlib import sha256
 from hmac import digest
+from queue import Empty, Full, LifoQueue
 from ssl import SSLCertVerificationError
 from time import monotonic, time
 from typing import Any, Self, TypeVar
@@ -28,6 +29,7 @@ from weakref import WeakSet
 import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, NameResolutionError, ReadTimeoutError
+from urllib3.poolmanager import pool_classes_by_scheme
 from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.messages import ClientError, Unreachable
@@ -172,6 +174,31 @@ def endpoint_from(environment: Mapping[str, str]) -> str:
     return DEFAULT_ENDPOINT if variable is None else environment[variable]
 
 
+class _Idle(LifoQueue[Any]):
+    """The idle connections of a pool, without a lock: urllib3 would wait at exit for one that Ctrl-C left locked."""
+
+    def put(self, item: Any, block: bool = False, timeout: float | None = None) -> None:
+        if len(self.queue) >= self.maxsize:
+            raise Full
+        self.queue.append(item)
+
+    def get(self, block: bool = False, timeout: float | None = None) -> Any:
+        try:
+            return self.queue.pop()
+        except IndexError:
+            raise Empty from None
+
+
+_POOLS = {scheme: type(each.__name__, (each,), {"QueueCls": _Idle}) for scheme, each in pool_classes_by_scheme.items()}
+
+
+def new_pools(**options: Any) -> urllib3.PoolManager:
+    """Return pools of connections that trust the authority in ``AWS_CA_BUNDLE``, as boto3 does."""
+    pools = urllib3.PoolManager(ca_certs=os.environ.get("AWS_CA_BUNDLE"), **options)
+    pools.pool_classes_by_scheme = _POOLS
+    return pools
+
+
 class LongPolls:
     """The connections of long polls, of several threads.
 
@@ -271,9 +298,7 @@ class Transport:
             pool.close()
 
     def _new_pool(self) -> urllib3.HTTPConnectionPool:
-        authority = os.environ.get("AWS_CA_BUNDLE")  # as for boto3
-        pools = urllib3.PoolManager(maxsize=CONNECTIONS_KEPT, retries=_RETRIES, ca_certs=authority)
-        return pools.connection_from_url(self.endpoint)
+        return new_pools(maxsize=CONNECTIONS_KEPT, retries=_RETRIES).connection_from_url(self.endpoint)
 
     def request(
         self,
@@ -300,10 +325,9 @@ class Transport:
         refused = reply.status in _REFUSED_STATUSES
         if not refused or not self._time.adjust(reply.headers.get("Date"), signed_at_s=at_s):
             return reply
-        remaining_s = (
-            None if call_timeout_s is None else max(_REMAINING_S_MIN, call_timeout_s - (monotonic() - began_s))
-        )
-        return send(sign(headers, now=datetime.fromtimestamp(self._time.now_s(), UTC)), remaining_s)
+        if call_timeout_s is not None:
+            call_timeout_s = max(_REMAINING_S_MIN, call_timeout_s - (monotonic() - began_s))
+        return send(sign(headers, now=datetime.fromtimestamp(self._time.now_s(), UTC)), call_timeout_s)
 
     def _send(
         self,
@@ -316,8 +340,7 @@ class Transport:
     ) -> HttpReply:
         options: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
         if call_timeout_s is not None:
-            timeout = Timeout(connect=CONNECT_S_MAX, total=call_timeout_s)
-            options = {"timeout": timeout, "retries": _ONCE}
+            options = {"timeout": Timeout(connect=CONNECT_S_MAX, total=call_timeout_s), "retries": _ONCE}
         options |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
         try:
             return (self._polls.pool if wait_s else self._pool).urlopen(method, target, **options)
@@ -369,15 +392,13 @@ def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
 
 def client_error(reply: HttpReply) -> ClientError:
     """Return the error in ``reply``."""
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = msgspec.json.decode(reply.data, type=_ErrorReply)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return unexpected_reply(reply)
-    if error.code:
-        return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
-    if not error.type:
-        return unexpected_reply(reply)
-    return ClientError(error.type.rpartition("#")[2], error.message, reply.status)
+        if error.code:
+            return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
+        if error.type:
+            return ClientError(error.type.rpartition("#")[2], error.message, reply.status)
+    return unexpected_reply(reply)
 
 
 def unexpected_reply(reply: HttpReply) -> ClientError:

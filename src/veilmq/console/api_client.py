@@ -86,12 +86,7 @@ class ApiClient:
         return reply
 
     async def api(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        fields: Mapping[str, Any] | None = None,
+        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None
     ) -> Any:
         """Call a route of veilmq's API (``docs/protocols``), whose path begins with ``/v1/``. Raises ``ApiError``."""
         target = path + ("?" + urlencode(query) if query else "")

@@ -311,10 +311,7 @@ async def _get(page: PageContext, verb: str, query: Mapping[str, Any]) -> Any:
 def _query(view: MessageView) -> dict[str, Any]:
     if view.whole:
         return {"count": INSPECT_MESSAGES.maximum}
-    return {
-        "count": view.count,
-        "body_characters_max": _JSON_CHARACTERS if view.body == "json" else CUT_CHARACTERS,
-    }
+    return {"count": view.count, "body_characters_max": _JSON_CHARACTERS if view.body == "json" else CUT_CHARACTERS}
 
 
 def _filter(view: MessageView) -> dict[str, Any]:

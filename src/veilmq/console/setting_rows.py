@@ -105,9 +105,7 @@ _FIFO = (
 
 _DEAD_LETTERS = (
     SettingRow(
-        "dead_letter_queue",
-        "Dead-letter queue",
-        QueueName(hint="A queue of this account and type; empty for none."),
+        "dead_letter_queue", "Dead-letter queue", QueueName(hint="A queue of this account and type; empty for none.")
     ),
     _number("receives_max", "Max receives", "receives", zero="no dead-letter queue"),
     SettingRow(
@@ -142,11 +140,7 @@ _ACCESS = (
             control="area",
         ),
     ),
-    SettingRow(
-        "managed_encryption",
-        "Managed encryption flag",
-        yes_or_no("Stored only; nothing is encrypted."),
-    ),
+    SettingRow("managed_encryption", "Managed encryption flag", yes_or_no("Stored only; nothing is encrypted.")),
     SettingRow(
         "kms_key",
         "Encryption key",

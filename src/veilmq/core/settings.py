@@ -156,11 +156,7 @@ def _has_bad_rules(settings: QueueSettings) -> bool:
 
 
 RULES: tuple[tuple[str, Callable[[QueueSettings], bool], str], ...] = (
-    (
-        "visibility_rules",
-        _has_bad_rules,
-        "The visibility rules are not a routing table; give one, or none.",
-    ),
+    ("visibility_rules", _has_bad_rules, "The visibility rules are not a routing table; give one, or none."),
     (
         "content_deduplication",
         lambda settings: settings.content_deduplication and not settings.fifo,

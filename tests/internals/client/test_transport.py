@@ -3,6 +3,7 @@
 import gc
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -152,6 +153,27 @@ def test_concurrent_requests_refused_for_their_date_are_all_retried() -> None:
         assert clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
         assert clock.now_s() == NOW.timestamp()
     assert not clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=clock.now_s())
+
+
+def test_an_interrupted_program_exits() -> None:
+    """A ``KeyboardInterrupt`` leaves no lock locked for which urllib3 waits at the exit."""
+    lines = """
+import sys
+from veilmq.client import HttpQueueClient, Unreachable
+
+def interrupt(frame, event, _):
+    if event == "return" and frame.f_code.co_name == "__enter__" and frame.f_globals["__name__"] == "threading":
+        sys.setprofile(None)
+        raise KeyboardInterrupt
+
+client = HttpQueueClient("http://127.0.0.1:1")
+sys.setprofile(interrupt)
+try:
+    client.list_queues()
+except (KeyboardInterrupt, Unreachable):
+    pass
+"""
+    assert subprocess.run([sys.executable, "-c", lines], timeout=20, check=False).returncode == 0
 
 
 def test_a_forked_process_opens_its_own_connections() -> None:

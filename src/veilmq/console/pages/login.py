@@ -57,7 +57,4 @@ def _own(path: str) -> str:
     return path if path.startswith("/console/") and "\\" not in path else HOME
 
 
-PAGES = (
-    PageRoute(SIGN_IN, show, sign_in, open=True),
-    PageRoute("/console/logout", show, sign_out),
-)
+PAGES = (PageRoute(SIGN_IN, show, sign_in, open=True), PageRoute("/console/logout", show, sign_out))
