@@ -342,15 +342,17 @@ def test_the_examples_of_the_documentation_work(
         assert veilmq("apply", file, "--dry-run").out == shown
 
 
-@pytest.mark.usefixtures("memory_client", "veilmq_environment")
+@pytest.mark.usefixtures("veilmq_environment")
 def test_the_program_of_the_documentation_exports_queues_of_sqs(
-    veilmq: Veilmq, capsys: pytest.CaptureFixture[str]
+    memory_client: HttpQueueClient, veilmq: Veilmq, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (text,), (program,) = (re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.M | re.S) for kind in ("toml", "python"))
     assert veilmq("apply", declare(text)).code == 0
     exec(program, {})
     exported = declare(capsys.readouterr().out, "exported.toml")
     assert veilmq("apply", exported, "--dry-run").out == "Would be: " + counted(0, 0, 0, 4)
+    memory_client.tag("orders", {"team": "mail"})
+    assert "tags.team: mail -> shop" in veilmq("apply", exported, "--dry-run").out
 
 
 def test_apply_continues_after_a_connection_error(

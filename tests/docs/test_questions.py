@@ -125,6 +125,14 @@ def test_every_page_for_users_of_another_library_is_tested() -> None:
     assert tuple(sorted(path.stem for path in FOLDER.glob("*.md"))) == PAGES
 
 
+@pytest.mark.parametrize("name", ["celery", "dramatiq", "nservicebus"])
+def test_both_programs_make_as_many_attempts(name: str) -> None:
+    """Retries of other libraries do not count the first attempt."""
+    page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    (retries,) = re.findall(r"(?:max_retries=|Immediate.*NumberOfRetries\()(\d+)", page)
+    assert set(re.findall(r"attempts=(\d+)", page)) == {str(int(retries) + 1)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_the_programs_for_users_of_another_library_work(name: str, tmp_path: Path) -> None:
