@@ -94,9 +94,9 @@ def test_a_large_shard_is_read_in_several_replies(server: RunningServer) -> None
         reply = urllib3.request("GET", f"{server.endpoint}{PATH}/read?source=s&number=1&cursor={cursor}")
         sizes.append(len(reply.json()["messages"]))
         cursor = reply.headers.get("x-veilmq-cursor", "")
+        assert cursor or "x-veilmq-cursor" not in reply.headers
     assert sum(sizes) == 12
     assert len(sizes) > 1
-    assert "x-veilmq-cursor" not in reply.headers
 
 
 @contextmanager
