@@ -14,7 +14,8 @@ myst_heading_anchors = 4
 nitpicky = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_typehints_format = "fully-qualified"  # the short one leaves ~ in signatures
+autodoc_default_options = {"members": True}  # show-inheritance counts as given, also with False
 exclude_patterns: list[str] = []
 
 
