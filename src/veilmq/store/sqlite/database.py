@@ -61,6 +61,7 @@ _PAGES_RESERVE_DIVISOR = 8
 _SPACE_AFTER_FULL_BYTES = 1_048_576
 _FREE_PAGES_KEPT = 4_096
 _PAGES_PER_SLICE = 500
+_FOREIGN = "{} is not a veilmq database: choose another folder with --data."
 
 LONG_LOG = (
     "The write-ahead log is too long: another process keeps reading the database, or the disk is full. End that "
@@ -187,7 +188,7 @@ def usable(folder: Path | None) -> Iterator[None]:
         where = ":memory:" if folder is None else str(folder / DATABASE_NAME)
         text = f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it."
         if isinstance(error, apsw.NotADBError):
-            text = _foreign(where)
+            text = _FOREIGN.format(where)
         elif folder is not None and _free_bytes(folder) < _SPACE_AFTER_FULL_BYTES:
             text = f"{where} cannot be opened, as its disk is full: free space, and start again."
         raise FolderError(text) from error
@@ -199,6 +200,7 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
     try:
         if folder is not None:
             os.close(os.open(where, os.O_RDWR | os.O_CREAT, 0o600))  # messages and the receipts' key are private
+            database_of(folder)
         connection = apsw.Connection(where, vfs=options.vfs, statementcachesize=256)
     except (OSError, apsw.Error) as error:
         raise FolderError(f"{where} cannot be opened: {error}. Check the folder's rights and its disk.") from error
@@ -220,21 +222,19 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
 def check_format(connection: apsw.Connection, where: str) -> None:
     """Raise ``FolderError`` unless the database is veilmq's, in the current format."""
     if connection.pragma("application_id") != APPLICATION_ID:
-        raise FolderError(_foreign(where))
+        raise FolderError(_FOREIGN.format(where))
     version = connection.pragma("user_version")
     if version != _FORMAT:
         remedy = "install a newer one" if version > _FORMAT else "no release has it; use the version that created it"
         raise FolderError(f"{where} has format {version}, and this version of veilmq reads format {_FORMAT}: {remedy}.")
 
 
-def _foreign(where: str) -> str:
-    return f"{where} is not a veilmq database: choose another folder with --data."
-
-
 def database_of(folder: Path, option: str = "--data") -> Path:
     """Return the path of a folder's database; raises ``FolderError``, which names ``option``, if there is none."""
-    path = folder / DATABASE_NAME
+    path, wal = folder / DATABASE_NAME, folder / f"{DATABASE_NAME}-wal"
     if path.is_file():
+        if not path.stat().st_size and wal.is_file() and wal.stat().st_size:  # SQLite would remove the log
+            raise FolderError(f"{path} is empty, but its log {wal.name} is not: restore both from a copy.")
         return path
     what = f"no {DATABASE_NAME}: name a data folder with {option}."
     if (folder / OLD_NAME).is_file():
@@ -394,10 +394,8 @@ class Database:
         low_disk_space = False
         try:
             if self._folder is not None:
-                reserve_bytes = (
-                    max(self._reserve_bytes, _SPACE_AFTER_FULL_BYTES) if self._was_full else self._reserve_bytes
-                )
-                left_bytes = _free_bytes(self._folder) - reserve_bytes
+                least_bytes = _SPACE_AFTER_FULL_BYTES if self._was_full else 0
+                left_bytes = _free_bytes(self._folder) - max(self._reserve_bytes, least_bytes)
                 # Free pages inside the file count, too: it shrinks neither at once nor completely.
                 low_disk_space = left_bytes < 0 and left_bytes + self._pragma("freelist_count") * _PAGE_BYTES < 0
             if self._pages_max is not None:

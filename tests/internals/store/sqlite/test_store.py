@@ -66,7 +66,7 @@ def test_tables_are_created_in_one_transaction(tmp_path: Path) -> None:
             connection.close()
 
 
-@pytest.mark.parametrize("kind", ["newer", "older", "theirs", "no database"])
+@pytest.mark.parametrize("kind", ["newer", "older", "theirs", "no database", "only a log"])
 def test_a_newer_older_or_foreign_database_is_refused_unchanged(tmp_path: Path, kind: str) -> None:
     path = tmp_path / DATABASE_NAME
     expected = "is not a veilmq database: choose another folder"
@@ -76,16 +76,20 @@ def test_a_newer_older_or_foreign_database_is_refused_unchanged(tmp_path: Path, 
     if version:
         open_connection(tmp_path, EngineOptions()).close()
         expected = f"has format {version}.*{remedy}"
-    if kind == "no database":
+    if kind == "only a log":  # SQLite would remove it, and with it the messages
+        path.write_bytes(b"")
+        (tmp_path / f"{DATABASE_NAME}-wal").write_bytes(b"log")
+        expected = r"store\.db is empty, but its log store\.db-wal is not: restore both from a copy"
+    elif kind == "no database":
         path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     else:
         connection = apsw.Connection(str(path))
         connection.execute(f"PRAGMA user_version = {version}" if version else "CREATE TABLE theirs (x)")
         connection.close()
-    before = path.read_bytes()
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
     with pytest.raises(FolderError, match=expected):
         open_connection(tmp_path, EngineOptions())
-    assert path.read_bytes() == before
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path: Path) -> None:
