@@ -23,6 +23,7 @@ from math import inf
 from operator import itemgetter
 from typing import Any, get_args, get_type_hints
 
+import apsw
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -118,6 +119,8 @@ class Batch:
             session.finish()
         except FolderError:
             raise
+        except apsw.CorruptError as error:  # further writes could damage more
+            raise FolderError(f"The database is damaged: {error}. Run `veilmq doctor`, and restore a copy.") from error
         except Exception as error:  # the fault of a command, unless SQLite ended the transaction twice
             if self._singles and not session.connection.in_transaction and not disk_is_full(error):
                 raise

@@ -22,6 +22,7 @@ from tests.store.host import QUEUE, Host, hosting
 from veilmq.core.commands import Command, CreateQueue, Receive, Send
 from veilmq.core.errors import OutcomeUnknown, StoreFull
 from veilmq.core.messages import NewMessage
+from veilmq.core.topics import ListTopics
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
@@ -277,6 +278,27 @@ async def test_a_failed_rollback_stops_the_store_and_fails_all_commands(
         assert store.has_failed
         assert [str(error) for error in fatal] == ["rollback failed"]
         monkeypatch.undo()
+        await store.close()
+
+
+async def test_a_damaged_page_stops_the_store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Further writes could damage more; other pages are still sound, so the store starts."""
+    await (await opened(tmp_path)).close()
+    with closing(apsw.Connection(str(tmp_path / DATABASE_NAME))) as connection:
+        page_bytes: Any = connection.pragma("page_size")
+        pages: Any = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = 'topic'").fetchall()
+    with (tmp_path / DATABASE_NAME).open("r+b") as file:
+        for (page,) in pages:
+            file.seek((page - 1) * page_bytes)
+            file.write(b"\xff" * page_bytes)
+    with caplog.at_level(logging.CRITICAL + 1):
+        fatal: list[BaseException] = []
+        store = await opened(tmp_path, fatal)
+        errors = await together(store, ListTopics(account=""), SEND)
+        assert [type(each) for each in errors] == [OutcomeUnknown] * 2
+        assert [str(error) for error in fatal] == [
+            "The database is damaged: database disk image is malformed. Run `veilmq doctor`, and restore a copy."
+        ]
         await store.close()
 
 
