@@ -348,7 +348,7 @@ def test_only_the_latest_move_tasks_are_listed(queues: Host) -> None:
     for _ in range(MOVE_TASKS_KEPT + 2):
         task_ids.append(start(queues).id)
         finish(queues)
-    listed = queues.do(commands.ListMoves(source=DEAD, count=10))
+    listed = queues.do(commands.ListMoves(source=DEAD, count=2 * MOVE_TASKS_KEPT))
     assert [task.id for task in listed] == task_ids[:1:-1]
     assert [task.id for task in queues.do(commands.ListMoves(source=DEAD, count=3))] == task_ids[:-4:-1]
 

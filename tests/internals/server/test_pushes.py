@@ -459,14 +459,16 @@ async def test_a_pushed_message_that_cannot_be_deleted_is_pushed_again(
 
 @pytest.mark.parametrize(("problem", "count"), [("", 2), ("status 500", 1)], ids=["accepts", "fails"])
 async def test_the_concurrency_of_a_receiver_grows_while_it_accepts(bench: Bench, problem: str, count: int) -> None:
+    """Up to that of all receivers, which is two."""
     bench.problem = problem
     bench.engine.complete([ONE])
-    bench.engine.complete(SOMETHING)
-    await settle()
-    bench.engine.complete([ReceiptState.LIVE])
-    await settle()
-    bench.engine.watches[QUEUE](bench.clock.now_ms())
-    assert bench.pending() == [receive(count)]
+    for _ in range(2):
+        bench.engine.complete(SOMETHING)
+        await settle()
+        bench.engine.complete([ReceiptState.LIVE])
+        await settle()
+        bench.engine.watches[QUEUE](bench.clock.now_ms())
+        assert bench.pending() == [receive(count)]
 
 
 async def test_a_message_received_for_an_ended_subscription_is_pushed(bench: Bench) -> None:
