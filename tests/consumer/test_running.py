@@ -460,6 +460,21 @@ async def test_a_rejected_message_does_not_block_its_group(bench: Workbench, err
     assert ("veilmq-trace" in letter.attributes) is isinstance(error, LookupError)
 
 
+async def test_a_message_that_cannot_be_rejected_blocks_its_group(bench: Workbench) -> None:
+    app, seen = bench.consumer(QUEUE, fifo=True), list[str]()
+
+    @app.handler(wait=WAIT, retry=Backoff(draw=lambda: 0.0))
+    async def step(body: str) -> None:
+        seen.append(body)
+        if seen == ["a0"]:
+            raise Reject("there is no dead-letter queue")
+
+    send(bench, "a0", "a1")
+    async with bench.working(app) as running:
+        await bench.settled(running)
+    assert seen == ["a0", "a0", "a1"]
+
+
 async def test_a_stop_releases_the_messages_behind_a_running_one(bench: Workbench) -> None:
     app, job = bench.consumer(QUEUE, fifo=True), Job()
     app.declare(job.work, wait=WAIT)
