@@ -224,10 +224,10 @@ class Run:
 
     def _await_tasks(self, caller: SqsCaller) -> None:
         def have_ended() -> bool:
-            self.mover.refresh(caller)
+            patiently(partial(self.mover.refresh, caller))
             return not self.mover.is_running
 
-        waiting, _ = counts(caller)  # each whole second moves so many of them
+        waiting, _ = patiently(partial(counts, caller))  # each whole second moves so many of them
         within_s = DRAIN_S_MAX + waiting / MOVES_PER_S
         wait_until(
             have_ended, within_s=within_s, what=f"the move task does not end: {self.mover.tasks}, {waiting} wait"
