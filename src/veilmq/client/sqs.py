@@ -97,9 +97,10 @@ class QueueClient(Client):
         members = without_none(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
         return self._call("CreateQueue", members, QueueUrlResult).queue_url
 
-    def queue_url(self, queue: str) -> str:
-        """Return the URL of ``queue``."""
-        return self._call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult).queue_url
+    def queue_url(self, queue: str, *, call_timeout_s: float | None = None) -> str:
+        """Return the URL of ``queue``; with ``call_timeout_s``, the request is tried once."""
+        reply = self._call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult, call_timeout_s=call_timeout_s)
+        return reply.queue_url
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order."""
@@ -345,8 +346,7 @@ class QueueClient(Client):
         if "/" in queue:
             return queue
         if queue not in self._urls:
-            reply = self._call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult, call_timeout_s=call_timeout_s)
-            self._urls[queue] = reply.queue_url
+            self._urls[queue] = self.queue_url(queue, call_timeout_s=call_timeout_s)
         return self._urls[queue]
 
 
