@@ -102,7 +102,7 @@ def test_long_row_is_reported_and_nothing_is_sent(
     client.set(OUT, {"message_bytes_max": limit})
     frame = spark.range(0, 20, 1, 2).selectExpr(f"IF(id = 14, repeat('x', {length}), 'fits') AS body")
     with pytest.raises(PythonException) as caught:
-        write(frame, server)
+        write(frame, server, batchSize="2")  # so a call stages rows 1 and 2 before
     message = str(caught.value)
     assert f"Row 5 of partition 1 is too long: {length:,} bytes" in message
     assert f"the maximum is {limit:,}" in message

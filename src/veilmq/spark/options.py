@@ -16,13 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from veilmq.client.transport import (
-    DEFAULT_ENDPOINT,
-    ENDPOINT_VARIABLES,
-    SigningKey,
-    endpoint_from,
-    key_from,
-)
+from veilmq.client.transport import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, SigningKey, endpoint_from, key_from
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.spark.retries import PatientTransport

@@ -305,11 +305,13 @@ class QueueWriter(DataSourceArrowWriter):
         publish(self._options, _written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop the staged rows; in ``foreachBatch`` without results, the next publication of this writer does."""
+        """Drop the staged rows; in ``foreachBatch`` without results, the next publication of this writer does.
+
+        A write without a name is not repeated, so its batch is closed to tasks that still run: nothing is published.
+        """
         written = _written(messages)
         writer = written[0].writer if written else self._options.writer or self._job
-        batch = written[0].batch if written else _ONLY_BATCH
-        _abandon(self._options, writer, batch)
+        _abandon(self._options, writer, written[0].batch if written else _ONLY_BATCH, close=writer == self._job)
 
 
 def task() -> tuple[int, str | None, int | None]:
@@ -363,7 +365,10 @@ def publish(options: SinkOptions, written: Sequence[Written]) -> None:
         _log.warning("%d messages are duplicates and were not stored.", published.duplicates)
 
 
-def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
-    """Drop the staged rows, if possible: an error here would replace that of the write."""
+def _abandon(options: SinkOptions, writer: str, batch: int, *, close: bool = False) -> None:
+    """Drop the staged rows, if possible: an error here would replace that of the write. ``close``: and later ones."""
     with suppress(ClientError, Unreachable), client(replace(options.connection, patience_s=0)) as queue:
-        queue.abandon(writer, batch=batch)
+        if close:
+            queue.publish(writer, batch=batch, attempts=[])
+        else:
+            queue.abandon(writer, batch=batch)

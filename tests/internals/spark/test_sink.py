@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client import HttpQueueClient
+from veilmq.client.api import Publications
 from veilmq.client.messages import ClientError
 from veilmq.spark import retries
 from veilmq.spark.options import FAIL, SKIP, OptionWrong, SinkOptions
@@ -31,6 +32,7 @@ from veilmq.spark.sink import (
     ColumnsWrong,
     PartitionWriter,
     QueueStreamWriter,
+    QueueWriter,
     SinkFailed,
     Written,
     check_columns,
@@ -129,6 +131,18 @@ TYPES: dict[str, DataType] = {
     "texts": MapType(StringType(), StringType()),
     "numbers": MapType(StringType(), IntegerType()),
 }
+
+
+def test_a_task_that_outlives_its_write_stages_nothing(server: RunningServer) -> None:
+    """Nothing would publish its rows or drop them for two weeks."""
+    options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs"})
+    write = QueueWriter(options)
+    with PartitionWriter(options, writer=write._job, batch=0, partition=0) as task:
+        task.add(rows("a"))
+        write.abort([None])
+        task.add(rows("b"))
+    with Publications(server.endpoint, "jobs") as publications:
+        assert [(each.writer, each.staged) for each in publications.writers()] == [(write._job, 0)]
 
 
 def columns(text: str) -> StructType:
