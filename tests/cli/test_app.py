@@ -486,6 +486,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     credentials.write_text(SECRETS_FILE, encoding="utf-8")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setattr("veilmq.client.transport.DEFAULT_ENDPOINT", "http://127.0.0.1:6")  # without a server
     return config
 
 
@@ -497,8 +498,8 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"AWS_PROFILE": "local", "AWS_ENDPOINT_URL": "http://127.0.0.1:4"}, "No answer from http://127.0.0.1:4:"),
         ({"AWS_PROFILE": "local", "VEILMQ_ENDPOINT": ""}, "No answer from http://127.0.0.1:1:"),
         ({"AWS_PROFILE": "two words"}, "No answer from http://127.0.0.1:5:"),
-        ({"AWS_CONFIG_FILE": "~nobody-here/config"}, "No answer from http://127.0.0.1:9324:"),
-        ({"AWS_CONFIG_FILE": "x" * 300}, "No answer from http://127.0.0.1:9324:"),
+        ({"AWS_CONFIG_FILE": "~nobody-here/config"}, "No answer from http://127.0.0.1:6:"),
+        ({"AWS_CONFIG_FILE": "x" * 300}, "No answer from http://127.0.0.1:6:"),
         ({"AWS_PROFILE": "wrong"}, "endpoint_url of the profile: 'here' is not an endpoint"),
         ({"AWS_PROFILE": "nope"}, "AWS_PROFILE: there is no profile 'nope' in"),
         ({"AWS_PROFILE": "default", "AWS_CONFIG_FILE": "conftest.py"}, "conftest.py cannot be read"),
@@ -522,7 +523,7 @@ def test_a_variable_disables_the_endpoints_of_profiles(
     monkeypatch.delenv("VEILMQ_ENDPOINT")
     monkeypatch.setenv("AWS_PROFILE", "local")
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
-    assert "No answer from http://127.0.0.1:9324:" in veilmq("queue", "list").err
+    assert "No answer from http://127.0.0.1:6:" in veilmq("queue", "list").err
     assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
 
 
