@@ -187,7 +187,7 @@ async def _locked(stack: AsyncExitStack, location: str) -> Any:
         (url,) = split_urls(location)
     except ValueError as error:
         raise CopyRefused(f"{without_passwords(location)} is not the URL of one database (postgresql://…).") from error
-    return await stack.enter_async_context(_postgres().CopyTransaction(url))
+    return await stack.enter_async_context(_postgres().CopyTransaction.open(url))
 
 
 def _postgres() -> Any:

@@ -174,7 +174,7 @@ def filled_database(url: str, fill: Callable[[DatabaseTarget, CopyTransaction, i
     PostgresHost.on_empty(url).close()
 
     async def run() -> None:
-        async with CopyTransaction(url) as transaction:
+        async with CopyTransaction.open(url) as transaction:
             now_ms: int = await transaction.connection.fetchval("SELECT mq.now_ms()")
             target = DatabaseTarget(transaction)
             await target.begin({}, now_ms=now_ms, last_queue=1)
@@ -233,7 +233,7 @@ def test_a_database_with_another_time_is_refused(postgres_url: str) -> None:
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
-        async with CopyTransaction(postgres_url) as transaction:
+        async with CopyTransaction.open(postgres_url) as transaction:
             now_ms: int = await transaction.connection.fetchval("SELECT mq.now_ms()")
             await DatabaseTarget(transaction).begin({}, now_ms=now_ms + 60_001, last_queue=0)
 
@@ -249,7 +249,7 @@ def test_few_messages_of_a_database_are_in_memory_at_a_time(postgres_url: str) -
     host.close()
 
     async def slices() -> list[list[str]]:
-        async with CopyTransaction(postgres_url) as transaction:
+        async with CopyTransaction.open(postgres_url) as transaction:
             source = await DatabaseSource.open(transaction)
             slices = [slice_ for queue in await source.queues() async for slice_ in source.messages(queue)]
             return [[message.body for message in slice_] for slice_ in slices]
@@ -264,7 +264,7 @@ def test_a_node_that_reconnects_during_a_copy_aborts_it(postgres_url: str) -> No
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
-        async with CopyTransaction(postgres_url) as transaction:
+        async with CopyTransaction.open(postgres_url) as transaction:
             source = await DatabaseSource.open(transaction)
             assert await source.queues() == []
             async with _node(postgres_url):
@@ -278,7 +278,7 @@ def test_a_node_that_waits_for_a_copy_does_not_abort_it(postgres_url: str) -> No
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:
-        async with CopyTransaction(postgres_url) as transaction:
+        async with CopyTransaction.open(postgres_url) as transaction:
             source = await DatabaseSource.open(transaction)
             async with _node(postgres_url) as node:
                 keys = asyncio.create_task(node.fetch("SELECT name FROM mq.setting"))

@@ -8,69 +8,58 @@ get a position from their arrival time, unless theirs is such a position.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-import asyncpg
 import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.store import copying
 from veilmq.store.copying import TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, CopyRefused, Source
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.database import sentence
+from veilmq.store.postgres.database import FAILURES
+from veilmq.store.postgres.databases import store_errors
 from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, keys_of
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
-from veilmq.store.postgres.schema import SchemaRefused, connect, invariants, migrate, read_format, require
+from veilmq.store.postgres.schema import connect, invariants, migrate, read_format, require
 from veilmq.store.urls import without_passwords
 
 SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 
 _FETCHED_ROWS = 64  # each may have 1 MiB
-CONNECTION_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
+_FAILED = "failed, and nothing was copied"
 
 
 class CopyTransaction:
     """The transaction of a copy on one server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, connection: Any, url: str) -> None:
+        self.connection = connection
         self.shown_url = without_passwords(url)
-        self._url = url
-        self.connection: Any = None
+        self.errors = partial(store_errors, url, _FAILED, kind=CopyRefused)
         self._transaction: Any = None
 
-    async def __aenter__(self) -> Self:
-        """Connect; raises ``CopyRefused``."""
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncIterator[Self]:
+        """Connect; at the end, close the connection, which rolls back an uncommitted copy. Raises ``CopyRefused``."""
+        with store_errors(url, kind=CopyRefused):
+            connection = await connect(url, application_name="veilmq copy", jit="off", lock_timeout="10s")
+        transaction = cls(connection, url)
         try:
-            self.connection = await connect(self._url, application_name="veilmq copy", jit="off", lock_timeout="10s")
-        except (*CONNECTION_ERRORS, ValueError) as error:
-            raise CopyRefused(f"{self.shown_url} cannot be used: {sentence(error)}") from error
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close the connection, which rolls back an uncommitted copy."""
-        self.connection.terminate()
-        with self.copy_errors():
-            if error is not None:
-                raise error
-
-    @contextmanager
-    def copy_errors(self) -> Iterator[None]:
-        """Raise errors of this server as ``CopyRefused``."""
-        try:
-            yield
-        except CONNECTION_ERRORS as error:
-            raise CopyRefused(f"{self.shown_url} failed, and nothing was copied: {sentence(error)}") from error
+            with transaction.errors():
+                yield transaction
+        finally:
+            connection.terminate()
 
     async def begin_transaction(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
         """Run ``schema`` (``require`` or ``migrate``), and begin the transaction; raises ``CopyRefused``."""
-        try:
+        with self.errors():
             await schema(self.connection)
-        except SchemaRefused as error:
-            raise CopyRefused(f"{self.shown_url}: {error}") from error
         self._transaction = self.connection.transaction(isolation="repeatable_read")
         await self._transaction.start()
         # A starting node reads the keys, and so waits until the copy ends.
@@ -103,7 +92,7 @@ class CopyTransaction:
         """Commit the copy, and analyze its tables for the planner."""
         await self.connection.execute("ALTER TABLE mq.msg ENABLE TRIGGER USER")
         await self._transaction.commit()
-        with suppress(*CONNECTION_ERRORS):  # autovacuum analyzes too
+        with suppress(*FAILURES):  # autovacuum analyzes too
             await self.connection.execute("ANALYZE")
 
 
@@ -300,7 +289,7 @@ async def _copy_table(source: CopyTransaction, target: CopyTransaction, table: s
     chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
 
     async def read() -> None:
-        with source.copy_errors():
+        with source.errors():
             await source.connection.copy_from_table(table, output=chunks.put, **args)
         await chunks.put(_END)
 
@@ -309,7 +298,7 @@ async def _copy_table(source: CopyTransaction, target: CopyTransaction, table: s
             yield chunk
 
     async def write() -> str:
-        with target.copy_errors():
+        with target.errors():
             condition = "qp > 0" if "qp" in columns else None  # a new store has the rows of mq.fill
             status: str = await target.connection.copy_to_table(table, source=received(), where=condition, **args)
             return status

@@ -31,8 +31,7 @@ from veilmq.store.urls import without_passwords
 log = logging.getLogger(__name__)
 
 IN_DOUBT = (
-    OSError,
-    TimeoutError,
+    OSError,  # also timeouts
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # the server is closing the connection
     asyncpg.PostgresConnectionError,
@@ -40,6 +39,9 @@ IN_DOUBT = (
     asyncpg.CrashShutdownError,
 )
 """The connection ended before the reply, so the outcome of the statement is unknown."""
+
+FAILURES = (*IN_DOUBT, asyncpg.PostgresError)
+"""All errors of the driver and of the server."""
 
 NOT_PRIMARY = (asyncpg.ReadOnlySQLTransactionError, asyncpg.TargetServerAttributeNotMatched)
 """The server is a standby; the primary may be another server at the same address."""
@@ -240,7 +242,7 @@ class Database:
         try:
             # A timeout costs a task, and an idle connection needs none.
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
-        except (*UNREACHABLE, asyncpg.PostgresError) as error:  # the database may be dropped or closed
+        except FAILURES as error:  # the database may be dropped or closed
             # An exhausted pool or server is reachable.
             if isinstance(error, asyncpg.TooManyConnectionsError):
                 is_exhausted = pool.get_size() > 0
@@ -263,7 +265,7 @@ class Database:
         finally:
             try:
                 await pool.release(connection, timeout=_RETURN_S)
-            except (*IN_DOUBT, asyncpg.PostgresError) as failure:
+            except FAILURES as failure:
                 log.warning("a connection to the database was lost between two commands: %s", failure)
             if self.release_callbacks and (call := self.release_callbacks.pop(id(connection), None)) is not None:
                 call()

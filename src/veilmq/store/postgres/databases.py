@@ -21,7 +21,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.receipts import KEY_BYTES
 from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, Report, StoreError
-from veilmq.store.postgres.database import sentence
+from veilmq.store.postgres.database import FAILURES, sentence
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import Durability, SchemaRefused, connect, examine, migrate, read_format, require
 from veilmq.store.urls import remove_passwords, without_passwords
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 SHARDS = load("veilmq.store.postgres", "shards.sql")
 
 _ID_BYTES = 16
-_REFUSED = (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.PostgresError)
 
 
 class PlaceRefused(VeilmqError):
@@ -38,17 +37,17 @@ class PlaceRefused(VeilmqError):
 
 
 @contextmanager
-def store_errors(url: str) -> Iterator[None]:
-    """Raise failures as ``StoreError`` with the URL of the database, without its password."""
+def store_errors(url: str, failed: str = "cannot be used", *, kind: type[Exception] = StoreError) -> Iterator[None]:
+    """Raise failures as ``kind`` with the URL of the database, without its password."""
     shown_url = without_passwords(url)
     try:
         yield
     except (SchemaRefused, PlaceRefused) as error:
-        raise StoreError(f"{shown_url}: {error}") from error
+        raise kind(f"{shown_url}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
-        raise StoreError(f"{shown_url} is a standby, which accepts no writes: use the primary.") from error
-    except (*_REFUSED, VeilmqError) as error:
-        raise StoreError(f"{shown_url} cannot be used: {sentence(error)}") from error
+        raise kind(f"{shown_url} is a standby, which accepts no writes: use the primary.") from error
+    except (*FAILURES, ValueError, VeilmqError) as error:
+        raise kind(f"{shown_url} {failed}: {sentence(error)}") from error
 
 
 class Identity(NamedTuple):
@@ -398,7 +397,7 @@ async def _misplaced(connections: Mapping[int, Any], urls: Mapping[int, str]) ->
                 numbers = [queues[each] for (each,) in elsewhere]
                 if numbers:
                     misplaced += [each for (each,) in await connection.fetch(SHARDS["still_there"], numbers)]
-        except _REFUSED as error:
+        except FAILURES as error:
             faults.append(f"{name} could not be compared with the home: {sentence(error)}")
             continue
         if misplaced:

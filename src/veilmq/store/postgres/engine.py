@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import asyncpg
-
 from veilmq.core import commands
 from veilmq.core.commands import Command, Done, Timer, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
@@ -31,6 +29,7 @@ from veilmq.store.port import STANDBY, UNREACHABLE, Histogram, Metric
 from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
+    FAILURES,
     IN_DOUBT,
     SHARED_FAILURES,
     AdvisoryLock,
@@ -302,7 +301,7 @@ class PostgresEngine(Node):
 
         try:
             return await _retry_once(once)
-        except (*IN_DOUBT, asyncpg.PostgresError) as error:
+        except FAILURES as error:
             raise StoreUnavailable from error
 
     def unavailable(self) -> StoreUnavailable:

@@ -23,14 +23,13 @@ from os import urandom
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Metric, counter
-from veilmq.store.postgres.database import IN_DOUBT, Worker
+from veilmq.store.postgres.database import FAILURES, Worker
 from veilmq.store.postgres.messages import NO_DELAY_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import STANDARD, Queue
@@ -48,7 +47,7 @@ PAUSE_MS = 2 * SECOND_MS
 """Pause after a failure."""
 
 _TOKEN_BYTES = 16
-_FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
+_FAILED = (*FAILURES, VeilmqError)
 
 
 class Outbox(NamedTuple):

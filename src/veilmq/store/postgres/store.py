@@ -19,8 +19,6 @@ from itertools import chain
 from operator import methodcaller
 from typing import Any, Self
 
-import asyncpg
-
 from veilmq.core import commands
 from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
@@ -28,7 +26,15 @@ from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEve
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import NOTHING_HELD_BACK, Metric, Store, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.database import UNREACHABLE, Database, PostgresOptions, Worker, failure_of, sentence
+from veilmq.store.postgres.database import (
+    FAILURES,
+    UNREACHABLE,
+    Database,
+    PostgresOptions,
+    Worker,
+    failure_of,
+    sentence,
+)
 from veilmq.store.postgres.databases import SHARDS, Identity, store_errors
 from veilmq.store.postgres.engine import PostgresEngine, queue_name_of
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, store_batch
@@ -202,7 +208,7 @@ class Shards(Store):
         """Open a database; log a failure."""
         try:
             await self._open(engine)
-        except (*UNREACHABLE, asyncpg.PostgresError, VeilmqError) as error:
+        except (*FAILURES, VeilmqError) as error:
             engine.database.breaker.failed()
             log.warning("%s cannot be used yet: %s", engine.database.shown_url, without_passwords(str(error)))
 

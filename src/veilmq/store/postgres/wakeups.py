@@ -26,7 +26,7 @@ from veilmq.core.commands import Wake
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.port import Metric, counter, gauge
-from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Database, DatabaseClock, Start, Worker
+from veilmq.store.postgres.database import FAILURES, Database, DatabaseClock, Start, Worker
 from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Queue, next_visible_ms, next_visible_rows
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ REFRESH_MS = 10 * SECOND_MS
 _SUBSCRIPTION_MS = REFRESH_MS + 5 * SECOND_MS  # an announcement that is not repeated expires
 _CHANNEL = "veilmq"
 _TIMEOUT_S = 5.0
-_FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 _NODE_BYTES = 4
 _RECONNECT_MS = 100
 _POLL_FACTOR_WITHOUT_NOTIFICATIONS = 5
@@ -116,7 +115,7 @@ class Watches:
         await self._send()
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(*_FAILURES):
+            with suppress(*FAILURES):
                 await connection.close(timeout=_TIMEOUT_S)
 
     # Waiters of this node.
@@ -195,7 +194,7 @@ class Watches:
             return None
         try:
             await self._inspect(list(self._wakes))
-        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
+        except (*FAILURES, StoreUnavailable):
             log.debug("the check of waiting receives failed, and is repeated", exc_info=True)
         return self._interval_ms
 
@@ -242,7 +241,7 @@ class Watches:
             await connection.execute("SET synchronous_commit = off")  # notifications need no sync
             await connection.add_listener(_CHANNEL, self._receive)
             connection.add_termination_listener(self._ended)
-        except _FAILURES as error:
+        except FAILURES as error:
             if connection is not None:
                 connection.terminate()
             raise StoreUnavailable from error
@@ -286,7 +285,7 @@ class Watches:
         if texts and connection is not None:
             try:
                 await connection.execute(WAKEUPS["notify"], texts, timeout=_TIMEOUT_S)
-            except _FAILURES:
+            except FAILURES:
                 connection.terminate()  # calls ``_ended``
             else:
                 self._sent += len(texts)
