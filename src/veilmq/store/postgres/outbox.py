@@ -25,7 +25,7 @@ from uuid import UUID
 
 import msgspec
 
-from veilmq.core.errors import StoreUnavailable, VeilmqError
+from veilmq.core.errors import QueueNotFound, StoreUnavailable, VeilmqError
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Metric, counter
@@ -47,7 +47,6 @@ PAUSE_MS = 2 * SECOND_MS
 """Pause after a failure."""
 
 _TOKEN_BYTES = 16
-_FAILED = (*FAILURES, VeilmqError)
 
 
 class Outbox(NamedTuple):
@@ -71,13 +70,6 @@ class Batch(NamedTuple):
     number: int
     token: bytes
     messages: list[dict[str, Any]]
-
-
-class Arrived(NamedTuple):
-    """``is_there``: the queue exists; ``last_number``: set if the number was stored with another token."""
-
-    is_there: bool
-    last_number: int | None = None
 
 
 async def due(connection: Any) -> list[Outbox]:
@@ -115,19 +107,21 @@ async def _messages(connection: Any, outbox: Outbox, seqs: list[int]) -> list[di
     return [msgspec.json.decode(whole) for (whole,) in rows]
 
 
-async def store_batch(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
-    """Store the messages of ``batch`` in the target queue, unless they arrived before."""
+async def store_batch(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch: Batch) -> int | None:
+    """Store the messages of ``batch`` in the target queue, unless they arrived before; raises ``QueueNotFound``.
+
+    If the number was stored with another token, return the last number.
+    """
     queue = await _lock_queue(tx, outbox.target, outbox.target_id)
     if queue is None:
-        return Arrived(is_there=False)
+        raise QueueNotFound(outbox.target)
     arrival_key = queue.origin, from_place, outbox.partition
     if await tx.connection.fetchval(OUTBOX["record_arrival"], *arrival_key, batch.number, batch.token) is None:
         number, token = await tx.connection.fetchrow(OUTBOX["last_arrival"], *arrival_key)
-        is_ours = (number, token) == (batch.number, batch.token)
         tx.notify(queue.name)  # the node that stored it may have failed before the notification
-        return Arrived(is_there=True, last_number=None if is_ours else number)
+        return None if (number, token) == (batch.number, batch.token) else int(number)
     await _store(tx, queue, batch.messages)
-    return Arrived(is_there=True)
+    return None
 
 
 async def _lock_queue(tx: PostgresTransaction, name: str, number: int) -> Queue | None:
@@ -245,23 +239,17 @@ class Relay(Worker):
 
     async def _run(self) -> int | None:
         """Relay all due messages, to all databases concurrently; return a pause after a failure."""
-        try:
-            async with self._node.database.connection() as connection:
-                outboxes = sorted(await due(connection), key=attrgetter("place"))
-            relays = [self._send_all(list(same_place)) for _, same_place in groupby(outboxes, key=attrgetter("place"))]
-            succeeded = all(await asyncio.gather(*relays))
-        except _FAILED as error:
-            self.failures += 1
-            log.warning("the relay of database %s pauses: %s", self._place + 1, error)
-            return PAUSE_MS
-        return None if succeeded else PAUSE_MS
+        async with self._node.database.connection() as connection:
+            outboxes = sorted(await due(connection), key=attrgetter("place"))
+        relays = [self._send_all(list(same_place)) for _, same_place in groupby(outboxes, key=attrgetter("place"))]
+        return None if all(await asyncio.gather(*relays)) else PAUSE_MS
 
     async def _send_all(self, outboxes: Sequence[Outbox]) -> bool:
         """Relay all outboxes to one database; after a failure, postpone the rest and return False."""
         for number, outbox in enumerate(outboxes):
             try:
                 await self._send(outbox)
-            except _FAILED as error:
+            except (*FAILURES, VeilmqError) as error:
                 self.failures += 1
                 log.warning("messages for %s wait in the outbox: %s", outbox.target, error)
                 async with self._node.database.connection() as connection:
@@ -273,8 +261,9 @@ class Relay(Worker):
     async def _send(self, outbox: Outbox) -> None:
         done: Batch | None = None
         while (batch := await transact(self._node, partial(next_batch, outbox=outbox, done=done))) is not None:
-            arrived: Arrived = await self._shards.store_batch(outbox, self._place, batch)
-            if not arrived.is_there:
+            try:
+                last_number: int | None = await self._shards.store_batch(outbox, self._place, batch)
+            except QueueNotFound:
                 while (returned := await transact(self._node, partial(return_messages, outbox=outbox)))[1]:
                     queue, messages = returned
                     if queue is None:
@@ -284,8 +273,8 @@ class Relay(Worker):
                         text = "%s messages for %s, which is deleted, returned to %s"
                         log.warning(text, messages, outbox.target, queue.name)
                 return
-            if arrived.last_number is not None:
-                args = outbox.partition, arrived.last_number, batch.number, batch.token
+            if last_number is not None:
+                args = outbox.partition, last_number, batch.number, batch.token
                 async with self._node.database.connection() as connection:
                     await connection.execute(OUTBOX["renumber"], *args)
             else:

@@ -37,7 +37,7 @@ from veilmq.store.postgres.database import (
 )
 from veilmq.store.postgres.databases import SHARDS, Identity, store_errors
 from veilmq.store.postgres.engine import PostgresEngine, queue_name_of
-from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, store_batch
+from veilmq.store.postgres.outbox import Batch, Outbox, store_batch
 from veilmq.store.postgres.queues import SQL, Queue
 from veilmq.store.postgres.transaction import transact
 from veilmq.store.urls import remove_passwords, without_passwords
@@ -316,10 +316,10 @@ class Shards(Store):
                 return True
         return False
 
-    async def store_batch(self, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
-        """Store a batch in the database of its target; raises ``StoreUnavailable``."""
+    async def store_batch(self, outbox: Outbox, from_place: int, batch: Batch) -> int | None:
+        """Store a batch as ``outbox.store_batch``; raises ``QueueNotFound`` and ``StoreUnavailable``."""
         if outbox.place in self._removed:
-            return Arrived(is_there=False)
+            raise QueueNotFound(outbox.target)
         work = partial(store_batch, outbox=outbox, from_place=from_place, batch=batch)
         return await transact(self._engine_at(outbox.place), work)
 

@@ -189,20 +189,15 @@ class Watches:
         return self._poll_ms if self.notifications_arrive else self._poll_ms // _POLL_FACTOR_WITHOUT_NOTIFICATIONS
 
     async def _poll(self) -> int | None:
-        """Wake the waiters of queues with messages; return the ms until the next poll."""
+        """Wake the waiters of queues with messages; return the ms until the next poll.
+
+        Uses expired cache entries, as the rows show retired partitions.
+        """
         if not self._wakes:
             return None
-        try:
-            await self._inspect(list(self._wakes))
-        except (*FAILURES, StoreUnavailable):
-            log.debug("the check of waiting receives failed, and is repeated", exc_info=True)
-        return self._interval_ms
-
-    async def _inspect(self, names: list[str]) -> None:
-        """Wake the waiters of queues with messages; uses expired cache entries, as the rows show retired partitions."""
         queues_by_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
         async with self._database.connection() as connection:
-            for name in names:
+            for name in list(self._wakes):
                 queue = self._catalog.cached(name) or await self._catalog.look_up(connection, name)
                 if queue is None:
                     self.wake_here(name, 0)
@@ -219,6 +214,7 @@ class Watches:
                         self.wake_here(name, row["now"])
                     elif row["visible_at"] is not None:
                         self.wake_here(name, max(row["now"], row["visible_at"]))
+        return self._interval_ms
 
     # The connection.
 
