@@ -74,8 +74,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self._fetch: Callable[..., Awaitable[list[Any]]] = connection.fetch
         self.node = node
         self.after_commit: list[Callable[[], object]] = []
-        self._due_ms: dict[str, int] = {}  # queues to notify, and when a message is visible
-        self._changed: set[str] = set()
         self.ids = node.ids
         self.codec = node.codec
         self.options = node.options
@@ -142,8 +140,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.invalidate(queue)
 
     def invalidate(self, queue: Queue) -> None:
-        self._changed.add(queue.name)
-        self.after_commit.append(lambda: self.node.catalog.forget(queue.name))
+        self.after_commit.append(partial(self.node.watches.changed, queue.name))
 
     def require_space(self) -> None:
         """Do nothing: on a full disk, the statement fails."""
@@ -376,14 +373,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.after_commit.append(self.node.workers[step].schedule)
 
     def notify(self, name: str, due_ms: int = 0) -> None:
-        self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
-
-    def wake(self) -> None:
-        """Wake the waiters of all nodes."""
-        for name in self._changed:
-            self.node.watches.changed(name)
-        for name, due_ms in self._due_ms.items():
-            self.node.watches.wake(name, due_ms)
+        self.after_commit.append(partial(self.node.watches.wake, name, due_ms))
 
 
 @cache
@@ -427,14 +417,13 @@ async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T
             except PartitionRetired as retired:
                 node.catalog.forget(*retired.args)
             else:
-                for call in tx.after_commit:
-                    call()
                 break
         else:
             raise InternalError
     # Wake after the reply, not while the connection is released, which takes iterations of the loop: a poll that is
     # resubmitted must see the change, such as a new policy.
-    get_running_loop().call_soon(tx.wake)
+    for call in tx.after_commit:
+        get_running_loop().call_soon(call)
     return result
 
 

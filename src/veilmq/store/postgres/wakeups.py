@@ -163,10 +163,8 @@ class Watches:
                     self.wake(queue.name, due_ms)
 
     def changed(self, queue: str) -> None:
-        """Wake the waiters of all nodes after a queue was changed, purged or deleted.
-
-        Other nodes also forget the cached queue; on this node, the caller does that.
-        """
+        """Wake the waiters of all nodes after a queue was changed, purged or deleted, and forget the cached queue."""
+        self._catalog.forget(queue)
         self.wake_here(queue, 0)
         self._queue_notification("changed", queue)
 
