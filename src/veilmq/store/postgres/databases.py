@@ -147,23 +147,19 @@ async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
 
 def load_members(home_url: str) -> list[Member]:
     """Return the saved list for the home at ``home_url``; empty without one."""
-    path = _members_file(home_url)
     try:
-        return [] if path is None else msgspec.json.decode(path.read_bytes(), type=list[Member])
+        return msgspec.json.decode(_members_file(home_url).read_bytes(), type=list[Member])
     except (OSError, msgspec.DecodeError):
         return []
 
 
 def save_members(home_url: str, known: list[Member]) -> None:
     """Save the list, for a start while the home is down; log a warning on failure."""
-    path = _members_file(home_url)
     if load_members(home_url) == known:
         return
-    if path is None:
-        log.warning("the list of databases is not stored, because there is no home folder: set XDG_STATE_HOME")
-        return
-    new = path.with_suffix(f".{os.getpid()}")
     try:
+        path = _members_file(home_url)
+        new = path.with_suffix(f".{os.getpid()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_bytes(msgspec.json.encode(known))
         new.replace(path)
@@ -171,33 +167,27 @@ def save_members(home_url: str, known: list[Member]) -> None:
         log.warning("the list of databases is not stored: %s; no server can start here while the home is down", error)
 
 
-def _members_file(home_url: str) -> Path | None:
-    """Return the file for a home; servers of one user with the same home share it. ``None`` without a home folder."""
+def _members_file(home_url: str) -> Path:
+    """Return the file for a home; servers of one user with the same home share it. Raises ``OSError``."""
     try:
         folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    except RuntimeError:
-        return None
+    except RuntimeError as error:
+        raise OSError("there is no home folder: set XDG_STATE_HOME") from error
     name = blake2s(remove_passwords(home_url).encode(), digest_size=8).hexdigest()
     return folder / "veilmq" / f"databases-{name}.json"
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Any]:
+async def _connected(url: str, *, needs_schema: bool = True) -> AsyncIterator[Any]:
     """Open a connection; raises ``StoreError``, also for failures inside the context."""
     with store_errors(url):
         connection = await connect(url)
         try:
+            if needs_schema:
+                await require(connection)
             yield connection
         finally:
             await connection.close()
-
-
-@asynccontextmanager
-async def _ready(url: str) -> AsyncIterator[Any]:
-    """Open a connection to a database that has the schema."""
-    async with _connected(url) as connection:
-        await require(connection)
-        yield connection
 
 
 class Upgrade(NamedTuple):
@@ -210,7 +200,7 @@ class Upgrade(NamedTuple):
 
 async def upgrade(url: str, *, apply: bool) -> Upgrade:
     """Upgrade the schema, or only return the pending upgrades; raises ``StoreError``."""
-    async with _connected(url) as connection:
+    async with _connected(url, needs_schema=False) as connection:
         before, pending = await read_format(connection)
         applied = await migrate(connection) if apply else pending
     return Upgrade(without_passwords(url), before, [script.name for script in applied])
@@ -218,7 +208,7 @@ async def upgrade(url: str, *, apply: bool) -> Upgrade:
 
 async def examine_database(url: str, *, durability: str) -> tuple[str, Report]:
     """Return the database (URL without a password) and the doctor's report; raises ``StoreError``."""
-    async with _connected(url) as connection:
+    async with _connected(url, needs_schema=False) as connection:
         return without_passwords(url), await examine(connection, durability=Durability(durability))
 
 
@@ -233,7 +223,7 @@ class Listed(NamedTuple):
 
 async def list_databases(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
-    async with _ready(home_url) as home:
+    async with _connected(home_url) as home:
         ours = await identity(home)
         number = 1 if ours is None else ours.place + 1  # not the home, if another URL was given
         first = Listed(number, without_passwords(home_url), await home.fetchval(SQL["count_queues"]))
@@ -245,7 +235,7 @@ async def _entry(member: Member) -> Listed:
     if url is None:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")
     try:
-        async with _ready(url) as connection:
+        async with _connected(url) as connection:
             return Listed(number, url, await connection.fetchval(SQL["count_queues"]))
     except StoreError as error:
         return Listed(number, url, None, str(error))
@@ -254,7 +244,7 @@ async def _entry(member: Member) -> Listed:
 async def known_urls(home_url: str) -> dict[int, str]:
     """Return the known URLs of the other databases by place; empty if the home cannot be reached."""
     with suppress(StoreError):
-        async with _connected(home_url) as home:
+        async with _connected(home_url, needs_schema=False) as home:
             return {each.place: each.url for each in await members(home) if each.url is not None and not each.removed}
     return {}
 
@@ -265,9 +255,9 @@ async def add(home_url: str, url: str) -> Listed:
     Raises ``StoreError`` if it has queues, belongs to another store, or needs the password in ``url``.
     """
     kept_url = remove_passwords(url)
-    async with _ready(home_url) as home, AsyncExitStack() as stack:
+    async with _connected(home_url) as home, AsyncExitStack() as stack:
         try:
-            other = await stack.enter_async_context(_connected(kept_url))
+            other = await stack.enter_async_context(_connected(kept_url, needs_schema=False))
         except StoreError as error:
             if kept_url == url or not isinstance(error.__cause__, asyncpg.InvalidAuthorizationSpecificationError):
                 raise
@@ -312,7 +302,7 @@ async def remove(home_url: str, name: str) -> Listed:
 
     First it blocks the placement of new queues there, and waits for those in creation.
     """
-    async with _ready(home_url) as home:
+    async with _connected(home_url) as home:
         store = await home_identity(home)
         async with home.transaction():
             await home.execute(SHARDS["lock_members"])
@@ -328,10 +318,10 @@ async def remove(home_url: str, name: str) -> Listed:
                 raise StoreError(f"The URL of number {member.place + 1} is not known: add it first, then remove it.")
             await home.execute(SHARDS["remove_member"], member.place)
             await home.execute(SHARDS["delete_places"], member.place)
-            async with _ready(member.url) as other:
+            async with _connected(member.url) as other:
                 await _require_empty(other, member, store)
                 for url in (home_url, *(each.url for each in kept if each is not member and each.url is not None)):
-                    async with _ready(url) as connection:
+                    async with _connected(url) as connection:
                         if await connection.fetchval(SHARDS["is_waiting"], member.place):
                             raise StoreError(f"Messages are on their way to {member.url}: try again in a while.")
                 await other.execute(SHARDS["delete_identity"])
@@ -365,7 +355,7 @@ async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
     async with AsyncExitStack() as stack:
         for place, url in urls.items():
             try:
-                connections[place] = await stack.enter_async_context(_ready(url))
+                connections[place] = await stack.enter_async_context(_connected(url))
             except StoreError as error:
                 unreachable.append(str(error))
         # While the home is down, the first database with an identity determines the store.
