@@ -363,9 +363,6 @@ class Worker(Scheduler):
         )
 
 
-_CLOSE_S = 5.0
-
-
 class AdvisoryLock:
     """An advisory lock that one node at a time holds, on its own connection; the lock ends with the connection."""
 
@@ -382,22 +379,19 @@ class AdvisoryLock:
         """Acquire the lock, waiting up to ``wait_s``; return whether this node holds it."""
         if self.is_held:
             return True
-        connection = await self._database.connect()
+        connection, self.connection = await self._database.connect(), None
         try:
-            if wait_s:
-                await connection.execute(f"SET lock_timeout = '{wait_s}s'")
-                await connection.execute("SELECT pg_advisory_lock($1)", self._key)
-            elif not await connection.fetchval("SELECT pg_try_advisory_lock($1)", self._key):
-                await connection.close(timeout=_CLOSE_S)
-                return False
-        except asyncpg.LockNotAvailableError:
-            connection.terminate()
-            return False
-        except BaseException:
-            connection.terminate()
-            raise
-        self.connection = connection
-        return True
+            with suppress(asyncpg.LockNotAvailableError):
+                if wait_s:
+                    await connection.execute(f"SET lock_timeout = '{wait_s}s'")
+                    await connection.execute("SELECT pg_advisory_lock($1)", self._key)
+                    self.connection = connection
+                elif await connection.fetchval("SELECT pg_try_advisory_lock($1)", self._key):
+                    self.connection = connection
+        finally:
+            if self.connection is None:
+                connection.terminate()
+        return self.is_held
 
     def release(self) -> None:
         """Close the connection, and with it the lock."""
