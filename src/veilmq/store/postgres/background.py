@@ -214,16 +214,16 @@ class ClockGuard:
         return [gauge("store_clock_doubted", "1 while a clock is doubted and retention deletes nothing.", is_doubted)]
 
 
-SLICE_EVENTS = 1_000
+_SLICE_EVENTS = 1_000
 
 
-async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
+async def number_events(connection: Any, options: PostgresOptions) -> None:
     """Number all committed events."""
     await connection.execute(EVENTS["create_state"])
     while True:
         async with connection.transaction():
             state = await connection.fetchrow(EVENTS["lock_state"])
-            rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=itemgetter("number"))
+            rows = sorted(await connection.fetch(EVENTS["take"], _SLICE_EVENTS), key=itemgetter("number"))
             if not rows:
                 return
             room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
@@ -242,5 +242,5 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
             if expired:
                 await connection.executemany(EVENTS["delete_receipt"], expired)
             await connection.execute(EVENTS["add_numbers"], len(kept), len(dropped))
-        if len(rows) < slice_events:
+        if len(rows) < _SLICE_EVENTS:
             return

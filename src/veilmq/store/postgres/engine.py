@@ -26,7 +26,7 @@ from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.port import STANDBY, UNREACHABLE, Histogram, Metric
-from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
+from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
     FAILURES,
@@ -376,24 +376,19 @@ class EventExport:
 
     async def execute(self, command: Any) -> Any:
         """Run a command of ``EXPORT_COMMANDS``."""
-        if isinstance(command, CountEvents):
-            await self._number_events(SLICE_EVENTS)
-            return await run_cold(self._engine, command)
+        engine = self._engine
         if isinstance(command, PlanExport) and not await self._lock.acquire(wait_s=_EXPORT_LOCK_S_MAX):
             raise ExportedElsewhere
-        self._stop_timer()
-        clock = self._engine.clock
-        self._timer = clock.call_at(clock.now_ms() + _IDLE_MS_MAX, self.release)
-        if isinstance(command, PlanExport):
-            await self._number_events(min(SLICE_EVENTS, max(1, command.events_max)))
-        result = await run_cold(self._engine, command)
+        if not isinstance(command, CountEvents):
+            self._stop_timer()
+            self._timer = engine.clock.call_at(engine.clock.now_ms() + _IDLE_MS_MAX, self.release)
+        if isinstance(command, (PlanExport, CountEvents)):
+            async with engine.database.connection() as connection:
+                await number_events(connection, engine.options)
+        result = await run_cold(engine, command)
         if result is None or (isinstance(command, ForgetEvents) and not result.more):
             self.release()
         return result
-
-    async def _number_events(self, slice_events: int) -> None:
-        async with self._engine.database.connection() as connection:
-            await number_events(connection, self._engine.options, slice_events)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
