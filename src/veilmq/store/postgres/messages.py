@@ -165,14 +165,12 @@ async def _settle(name: str, node: Node, connection: Any, queue: Queue, commands
         acting = (ReceiptState.LIVE, ReceiptState.EARLIER)
         freed = [row for _, row, state in outcomes if state in acting and row["visible_at"] > row["now"]]
         if name == "delete":
-            useless: dict[ReceiptState, list[Receipt]] = {}
             for each, _, state in outcomes:
                 each.results[each.result_index] = state
-                if not _acts(state, each, queue):
-                    useless.setdefault(state, []).append(each.receipt)
+            useless = [each.receipt for each, _, state in outcomes if not _acts(state, each, queue)]
             if freed and shares is not None:
                 shares.ended([row["seq"] for row in freed], freed[0]["now"])
-            node.totals[queue.number]["deleted"] += len(outcomes) - sum(map(len, useless.values()))
+            node.totals[queue.number]["deleted"] += len(outcomes) - len(useless)
             earlier = [each.receipt for each, _, state in outcomes if state is ReceiptState.EARLIER]
             await queues.write_late_deletes(connection, queue, useless, earlier=earlier)
         else:

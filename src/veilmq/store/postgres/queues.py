@@ -14,7 +14,6 @@ from asyncio import get_running_loop
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
@@ -190,24 +189,17 @@ async def write_ended_receipts(connection: Any, queue: Queue, how: str, seqs: li
 
 
 async def write_late_deletes(
-    connection: Any,
-    queue: Queue,
-    without_effect: Mapping[ReceiptState, Sequence[Receipt]],
-    *,
-    earlier: Sequence[Receipt],
+    connection: Any, queue: Queue, useless: Sequence[Receipt], *, earlier: Sequence[Receipt]
 ) -> None:
-    """Write the events of deletes without effect, by state, and of ``earlier`` (superseded) receipts that deleted."""
-    if not (queue.logs and (without_effect or earlier)):
+    """Write the events of ``useless`` receipts, which deleted nothing, and of ``earlier`` ones, which did."""
+    if not (queue.logs and (useless or earlier)):
         return
     end, args = sql(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
-    # A receive has superseded the others since their state was read.
-    superseded = await _not_ended(connection, without_effect.get(ReceiptState.EXPIRED, ()), end, queue.partition, *args)
-    superseded += [*without_effect.get(ReceiptState.SUPERSEDED, ()), *earlier]
-    await _not_ended(connection, superseded, EVENTS["delete_late"], queue.origin)
-    left = await _not_ended(connection, without_effect.get(ReceiptState.GONE, ()), EVENTS["delete_late"], queue.origin)
-    if left:  # their end may not be written yet
-        rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
-        for partition in (queue.partition, *(number for (number,) in rows)):
+    # First those whose end is not written; meanwhile a receive or the janitor may write it.
+    left = await _not_ended(connection, useless, end, queue.partition, *args)
+    left = await _not_ended(connection, [*left, *earlier], EVENTS["delete_late"], queue.origin)
+    if left:  # their partition may be retired
+        for (partition,) in await connection.fetch(EVENTS["retired_parts"], queue.number):
             left = await _not_ended(connection, left, end, partition, *args)
 
 
