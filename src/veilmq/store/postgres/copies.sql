@@ -1,11 +1,5 @@
 -- Copies of a stopped store (store/copying.py): read the source, fill the target. No node is running.
 
--- name: nodes
--- The number of running nodes, without those that wait for this transaction at their start.
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
-AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
-
 -- name: is_used
 -- Keys created at the first start of a server do not count.
 SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (SELECT FROM mq.topic)

@@ -25,10 +25,11 @@ from veilmq.store.postgres.databases import store_errors
 from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, keys_of
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
+from veilmq.store.postgres.schema import SQL as SCHEMA
 from veilmq.store.postgres.schema import connect, invariants, migrate, read_format, require
 from veilmq.store.urls import without_passwords
 
-SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
+SQL = {**QUEUES, **SCHEMA, **load("veilmq.store.postgres", "copies.sql")}
 
 _FETCHED_ROWS = 64  # each may have 1 MiB
 _FAILED = "failed, and nothing was copied"

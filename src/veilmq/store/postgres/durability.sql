@@ -1,4 +1,4 @@
--- The durability of commits, and the facts of the doctor's report.
+-- The durability of commits, running nodes, and the facts of the doctor's report.
 
 -- name: be_durable
 -- Keep the operator's setting, but replace levels that do not wait for the disks of the server and its synchronous standbys.
@@ -10,6 +10,12 @@ FROM current_setting('synchronous_commit') AS level
 SELECT setting AS waits, reset_val AS set_to, current_setting('synchronous_standby_names') AS standbys,
     current_setting('fsync')::boolean AS fsync, current_setting('full_page_writes')::boolean AS full_page_writes
 FROM pg_settings WHERE name = 'synchronous_commit'
+
+-- name: nodes
+-- The number of running nodes, without those that wait for this transaction at their start.
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
+AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
 
 -- name: facts
 SELECT 'PostgreSQL ' || current_setting('server_version') AS server, (SELECT max(number) FROM mq.migration) AS format,

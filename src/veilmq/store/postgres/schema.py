@@ -54,10 +54,6 @@ _DIALECT = {
     "keyed": "",
 }
 _READ_FORMAT = "SELECT coalesce(max(number), 0), coalesce(max(ends), 0) FROM mq.migration"
-_COUNT_NODES = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
-"""
 
 
 class Script(NamedTuple):
@@ -120,7 +116,7 @@ async def migrate(
             await connection.execute(_PREPARE)
             found, pending = await read_format(connection, scripts)
             excluding = next((script.name for script in pending if 0 < found < script.ends), None)
-            nodes = await connection.fetchval(_COUNT_NODES) if excluding and may_exclude_older_nodes else 0
+            nodes = await connection.fetchval(SQL["nodes"]) if excluding and may_exclude_older_nodes else 0
             if excluding and (nodes or not may_exclude_older_nodes):
                 open_ones = f" ({nodes} connections are open)" if nodes else ""
                 raise SchemaRefused(
