@@ -31,7 +31,12 @@ async def insert(
     sent the same ids in another order.
     """
     if queue.settings.fifo:
-        columns = (
+        rows: list[Any] = await connection.fetch(
+            FIFO["send"],
+            queue.partition,
+            queue.origin,
+            node.positions.take(len(new)),
+            DEDUPLICATION_S * SECOND_MS,
             [each.group for each in new],
             keys,
             ids,
@@ -39,7 +44,6 @@ async def insert(
             [each.body for each in new],
             [None if each.delay_s is None else each.delay_s * SECOND_MS or NO_DELAY_MS for each in new],
         )
-        rows = await insert_fifo(connection, queue, node.positions.take(len(new)), *columns)
         if not rows:
             raise PartitionRetired(queue.name)
         node.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=True)))
@@ -72,13 +76,6 @@ async def insert(
     if is_fair:
         node.fair[queue.partition].stored(groups, stored)
     return stored
-
-
-async def insert_fifo(connection: Any, queue: Queue, counter: int, *columns: Sequence[Any]) -> list[Any]:
-    """Store messages of a FIFO queue, given as columns of the statement; return their rows."""
-    args = queue.partition, queue.origin, counter, DEDUPLICATION_S * SECOND_MS
-    rows: list[Any] = await connection.fetch(FIFO["send"], *args, *columns)
-    return rows
 
 
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:

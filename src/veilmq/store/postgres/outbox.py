@@ -26,11 +26,11 @@ from uuid import UUID
 import msgspec
 
 from veilmq.core.errors import QueueNotFound, StoreUnavailable, VeilmqError
-from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
+from veilmq.core.limits import DEDUPLICATION_S, MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Metric, counter
 from veilmq.store.postgres.database import FAILURES, Worker
-from veilmq.store.postgres.messages import NO_DELAY_MS, insert_fifo, key_of
+from veilmq.store.postgres.messages import key_of
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import STANDARD, Queue
 from veilmq.store.postgres.transaction import PostgresTransaction, transact
@@ -87,7 +87,7 @@ async def next_batch(tx: PostgresTransaction, outbox: Outbox, done: Batch | None
     number, token, seqs = open_batch
     if done is not None and (number, token) == (done.number, done.token) and seqs:
         await connection.execute(outbox.sql("delete_relayed"), outbox.partition, seqs)
-        await connection.execute(OUTBOX["close_batch"], outbox.partition)
+        await connection.execute(OUTBOX["renumber"], outbox.partition, number, number, token)
         seqs = []
     if not seqs:
         seqs, token = await _first_seqs(connection, outbox), urandom(_TOKEN_BYTES)
@@ -133,41 +133,26 @@ async def _lock_queue(tx: PostgresTransaction, name: str, number: int) -> Queue 
 async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str, Any]]) -> None:
     if not messages:
         return
-    connection, counter, due_ms = tx.connection, tx.node.positions.take(len(messages) + 1), 0
-    if queue.settings.fifo:
-        rows = await insert_fifo(connection, queue, counter, *_columns(queue, messages))
+    connection, counter = tx.connection, tx.node.positions.take(len(messages) + 1)
+    args = queue.partition, msgspec.json.encode(messages).decode()
+    if queue.settings.fifo:  # forwarded and published messages are deduplicated by their id
+        ids = [str(UUID(hex=each["id"].removeprefix("\\x"))) for each in messages]
+        keys = [
+            None if each["source"] else key_of(each["group_id"], own, queue)
+            for each, own in zip(messages, ids, strict=True)
+        ]
+        rows = await connection.fetch(
+            OUTBOX["fifo_store_batch"], *args, counter, queue.origin, DEDUPLICATION_S * SECOND_MS, keys
+        )
         if any(each["first_received_at"] or each["source"] for each in messages):
-            seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
-            await connection.execute(OUTBOX["fifo_set_receives"], queue.partition, seqs, received)
-    else:
-        priorities = sorted({each["priority"] for each in messages})
-        if await connection.execute(STANDARD["add_priorities"], queue.partition, priorities) == "UPDATE 1":
-            tx.invalidate(queue)  # the first messages with this priority, or with groups
-        arrived = msgspec.json.encode(messages).decode()
-        rows = await connection.fetch(OUTBOX["store_batch"], queue.partition, arrived, counter)
-        due_ms = min(row["visible_at"] for row in rows)
-    tx.notify(queue.name, due_ms)
-
-
-def _columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
-    """Return the columns of a send. Forwarded and published messages are deduplicated by their id."""
-    groups, ids = [each["group_id"] for each in messages], [_bytes(each["id"]) for each in messages]
-    return (
-        groups,
-        [
-            None if each["source"] else key_of(group, str(UUID(bytes=message_id)), queue)
-            for each, group, message_id in zip(messages, groups, ids, strict=True)
-        ],
-        ids,
-        [_bytes(each["properties"]) for each in messages],
-        [each["body"] for each in messages],
-        [each["waits"] or NO_DELAY_MS for each in messages],
-    )
-
-
-def _bytes(text: str | None) -> Any:
-    """Decode a ``bytea`` in JSON: two characters, then hex digits."""
-    return None if text is None else bytes.fromhex(text[2:])
+            await connection.execute(OUTBOX["fifo_set_receives"], *args, [row["o_seq"] for row in rows])
+        tx.notify(queue.name)
+        return
+    priorities = sorted({each["priority"] for each in messages})
+    if await connection.execute(STANDARD["add_priorities"], queue.partition, priorities) == "UPDATE 1":
+        tx.invalidate(queue)  # the first messages with this priority, or with groups
+    rows = await connection.fetch(OUTBOX["store_batch"], *args, counter)
+    tx.notify(queue.name, min(row["visible_at"] for row in rows))
 
 
 async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queue | None, int]:

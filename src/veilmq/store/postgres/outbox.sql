@@ -14,12 +14,9 @@ SELECT number, token, seqs FROM mq.outbox WHERE qp = $1 FOR UPDATE
 -- Open a batch with the messages at the positions $3, the next number and the token $2; other nodes leave it alone for $4 ms.
 UPDATE mq.outbox SET number = number + 1, token = $2, seqs = $3, next_at = mq.now_ms() + $4 WHERE qp = $1 RETURNING number
 
--- name: close_batch
-UPDATE mq.outbox SET seqs = '{}', next_at = 0 WHERE qp = $1
-
 -- name: renumber
--- Continue from the number $2, which has arrived at the target: this database lost its counter (it was restored, or failed over to a
--- lagging standby). Do nothing if the open batch is no longer $3 with the token $4.
+-- End the open batch, and continue from the number $2: that of the batch, or one that has arrived at the target, because this database
+-- lost its counter (it was restored, or failed over to a lagging standby). Do nothing if the batch is no longer $3 with the token $4.
 UPDATE mq.outbox SET number = $2, seqs = '{}', next_at = 0 WHERE qp = $1 AND number = $3 AND token = $4
 
 -- name: postpone
@@ -70,12 +67,20 @@ SELECT new.* FROM (SELECT mq.now_ms() AS now) AS clock, jsonb_array_elements($2:
     )) AS new
 RETURNING visible_at
 
+-- name: fifo_store_batch
+-- The same for a FIFO queue whose origin is $4; $5 is the interval of deduplication, $6 has the keys.
+SELECT sent.o_seq FROM (
+    SELECT array_agg(group_id ORDER BY at) AS groups, array_agg(id ORDER BY at) AS ids, array_agg(properties ORDER BY at) AS properties,
+        array_agg(body ORDER BY at) AS bodies, array_agg(coalesce(nullif((item ->> 'waits')::bigint, 0), -1) ORDER BY at) AS delays
+    FROM jsonb_array_elements($2::jsonb) WITH ORDINALITY AS arrived (item, at), jsonb_populate_record(NULL::mq.fifo_msg, item)
+) AS its, mq.fifo_send($1, $4, $3, $5, groups, $6::bytea[], ids, properties, bodies, delays) AS sent
+
 -- name: fifo_set_receives
--- Set the receives and times of the messages at the positions $2, just sent, from the rows $3.
+-- Set the receives and times of the messages at the positions $3, just sent, from the rows $2.
 UPDATE mq.fifo_msg AS msg SET source = was.source, first_received_at = was.first_received_at,
     receive_count = was.receive_count, receives_before = was.receives_before
-FROM jsonb_populate_recordset(NULL::mq.fifo_msg, $3::jsonb) AS was
-WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.id = was.id
+FROM jsonb_populate_recordset(NULL::mq.fifo_msg, $2::jsonb) AS was
+WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND msg.id = was.id
 
 -- name: end_outbox
 UPDATE mq.outbox SET ended_at = coalesce(ended_at, mq.now_ms()), seqs = '{}', next_at = 0 WHERE qp = $1
