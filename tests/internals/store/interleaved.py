@@ -21,11 +21,10 @@ from veilmq.core.topics import ListSubscriptions, ListTopics
 from veilmq.store.claims import ClaimStep
 from veilmq.store.cold import COLD, STEPS
 from veilmq.store.moves import MoveStep
-from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.engine import HOT, Coalescer, PostgresEngine
 from veilmq.store.postgres.schema import CHECKS
-from veilmq.store.postgres.transaction import run_cold, sweep
+from veilmq.store.postgres.transaction import number_events, run_cold, sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
 

@@ -26,7 +26,6 @@ from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.port import STANDBY, UNREACHABLE, Histogram, Metric
-from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
     FAILURES,
@@ -40,11 +39,11 @@ from veilmq.store.postgres.database import (
     failure_of,
 )
 from veilmq.store.postgres.messages import change, delete, send
-from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.node import ClockGuard, Node
 from veilmq.store.postgres.outbox import Relay
 from veilmq.store.postgres.queues import PartitionRetired, Queue
 from veilmq.store.postgres.receives import receive
-from veilmq.store.postgres.transaction import run_cold, sweep
+from veilmq.store.postgres.transaction import JANITOR_MS, number_events, run_cold, sweep
 
 log = logging.getLogger(__name__)
 

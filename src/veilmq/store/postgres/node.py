@@ -17,9 +17,15 @@ count.
 
 **Fair queues** are standard queues with message groups. A node tracks its own receives exactly, and reads the leases of
 all nodes at most once a second, for at most a fiftieth of the time. ``core.messages`` decides which groups are noisy.
+
+**A step of the database's clock** must not delete messages. Retention is computed from an instant at most one hour
+after the last confirmed one (``mq.retention_now()``). A node confirms the database's time if its boot clock agrees.
+After a step of more than an hour that the node's wall clock does not confirm, the node records its doubt: then no node
+confirms, and retention deletes nothing, until an operator trusts the clock or the step is undone.
 """
 
 import asyncio
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,9 +41,12 @@ from veilmq.core.messages import Fairness, IdSource, Lease, NewMessage, group_ha
 from veilmq.core.receipts import ReceiptCodec
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
+from veilmq.store.port import NOTHING_HELD_BACK, Metric, gauge
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions, Worker
-from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, Queue, retention_ms, sql
+from veilmq.store.postgres.queues import BEGINNING, FAIR, SQL, STANDARD, Catalog, Queue, retention_ms, sql
 from veilmq.store.postgres.wakeups import Watches
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -381,6 +390,83 @@ def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:
 def lease_of(queue: Queue, row: Any, visible_at_ms: int, since_ms: int) -> Lease:
     """Return the lease of a message that is hidden until ``visible_at_ms`` or the end of its retention."""
     return Lease(min(visible_at_ms, row["sent_at"] + retention_ms(queue)), row["group_key"], since_ms)
+
+
+STEP_MS = 3_600 * SECOND_MS
+"""A larger deviation of a clock is a step; ``mq.retention_now()`` has the same hour."""
+
+_CONFIRM_INTERVAL_MS = 300 * SECOND_MS  # all nodes write the same row
+
+
+class ClockGuard:
+    """This node's check of the database's clock."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._name = node.watches.name
+        self._last_good: tuple[int, int] | None = None  # time of the database, and of the boot clock
+        self._trusts = 0
+        self._is_suspicious = False  # the last check found a step; the next one decides
+        self._doubt_ms: int | None = None
+
+    async def check(self) -> None:
+        """Confirm or doubt the database's clock."""
+        async with self._node.database.connection() as connection:
+            row = await connection.fetchrow(SQL["clock"])
+            now_ms: int = row["now"]
+            boot_ms = self._node.clock.machine.boot_ms()
+            if row["trusts"] != self._trusts:
+                self._trusts, self._last_good = row["trusts"], None
+            confirmed_ms = now_ms if row["confirmed_at"] is None else row["confirmed_at"]
+            doubter, is_suspicious = row["doubted_by"], False
+            last_good_ms, last_good_boot_ms = (confirmed_ms, boot_ms) if self._last_good is None else self._last_good
+            if abs(now_ms - last_good_ms - (boot_ms - last_good_boot_ms)) <= STEP_MS:
+                # A node with a good time from before the step may clear the doubt of another node.
+                known_ms = now_ms if self._last_good is None else min(last_good_ms, now_ms)
+                may_confirm = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
+                is_due = row["confirmed_at"] is None or abs(now_ms - confirmed_ms) > _CONFIRM_INTERVAL_MS
+                confirms = may_confirm and (doubter is not None or is_due)
+                self._last_good, is_doubted = (now_ms, boot_ms), not may_confirm
+            elif abs(now_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
+                confirms = doubter == self._name
+                self._last_good, is_doubted = (now_ms, boot_ms), doubter not in (None, self._name)
+            else:
+                confirms, is_doubted = False, doubter is not None or self._is_suspicious
+                if doubter is None and self._is_suspicious:
+                    await connection.execute(SQL["doubt_clock"], self._name, confirmed_ms)
+                is_suspicious = True
+            if confirms:
+                await connection.execute(SQL["confirm_clock"], doubter)
+                confirmed_ms = now_ms
+        self._is_suspicious, ahead_ms = is_suspicious, now_ms - confirmed_ms
+        if is_doubted and self._doubt_ms is None:
+            log.warning(
+                "the database's clock is doubted: it is %d s from the last confirmed instant", ahead_ms // 1_000
+            )
+        self._doubt_ms = ahead_ms if is_doubted else None
+        self._node.catalog.keep_longer(ahead_ms if is_doubted or ahead_ms > STEP_MS else 0)
+
+    async def trust(self) -> str:
+        """Confirm the present time on behalf of an operator; return the effect, as a sentence."""
+        was_doubted = self._doubt_ms is not None
+        async with self._node.database.connection() as connection:
+            await connection.execute(SQL["trust_clock"])
+        await self.check()
+        return "The database's clock is trusted: retention deletes again." if was_doubted else NOTHING_HELD_BACK
+
+    def warnings(self) -> list[str]:
+        """Return a warning while the clock is doubted."""
+        if self._doubt_ms is None:
+            return []
+        hours = self._doubt_ms / STEP_MS
+        text = f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and"
+        remedy = "Set the clock right, or, if it is right, run veilmq clock trust."
+        return [f"{text} retention deletes nothing. {remedy}"]
+
+    def metrics(self) -> list[Metric]:
+        """Return whether the clock is doubted."""
+        is_doubted = self._doubt_ms is not None
+        return [gauge("store_clock_doubted", "1 while a clock is doubted and retention deletes nothing.", is_doubted)]
 
 
 class Node:

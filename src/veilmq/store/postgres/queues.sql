@@ -1,4 +1,4 @@
--- Queries of cold commands that only PostgreSQL understands; the others are in store/queries.
+-- Queries of cold commands that only PostgreSQL understands (the others are in store/queries), and of the check of the clock.
 
 -- name: find_queue
 -- The last column: messages of the standard queue have groups.
@@ -37,3 +37,22 @@ UPDATE publication SET stages = $2::text::bigint[], next_at = $3 WHERE number = 
 
 -- name: delete_arrivals
 DELETE FROM mq.arrival WHERE qp = $1
+
+-- name: clock
+-- The current time, the last confirmed one, the node that doubts the clock, and how often an operator trusted the clock.
+SELECT mq.now_ms() AS now, confirmed_at, doubted_by, coalesce(trusts, 0) AS trusts
+FROM (VALUES (1)) AS always LEFT JOIN mq.clock ON true
+
+-- name: confirm_clock
+-- Confirm the current time, unless a node other than $1 doubts the clock.
+INSERT INTO mq.clock (confirmed_at) VALUES (mq.now_ms())
+ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL
+WHERE clock.doubted_by IS NOT DISTINCT FROM $1 OR clock.doubted_by IS NULL
+
+-- name: doubt_clock
+INSERT INTO mq.clock (confirmed_at, doubted_by) VALUES ($2, $1)
+ON CONFLICT (only_row) DO UPDATE SET doubted_by = $1 WHERE clock.doubted_by IS NULL
+
+-- name: trust_clock
+INSERT INTO mq.clock (confirmed_at, trusts) VALUES (mq.now_ms(), 1)
+ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL, trusts = clock.trusts + 1

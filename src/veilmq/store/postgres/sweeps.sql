@@ -153,22 +153,3 @@ WITH dropped AS (
     RETURNING qp
 )
 DELETE FROM mq.part USING dropped WHERE part.qp = dropped.qp
-
--- name: clock
--- The current time, the last confirmed one, the node that doubts the clock, and how often an operator trusted the clock.
-SELECT mq.now_ms() AS now, confirmed_at, doubted_by, coalesce(trusts, 0) AS trusts
-FROM (VALUES (1)) AS always LEFT JOIN mq.clock ON true
-
--- name: confirm_clock
--- Confirm the current time, unless a node other than $1 doubts the clock.
-INSERT INTO mq.clock (confirmed_at) VALUES (mq.now_ms())
-ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL
-WHERE clock.doubted_by IS NOT DISTINCT FROM $1 OR clock.doubted_by IS NULL
-
--- name: doubt_clock
-INSERT INTO mq.clock (confirmed_at, doubted_by) VALUES ($2, $1)
-ON CONFLICT (only_row) DO UPDATE SET doubted_by = $1 WHERE clock.doubted_by IS NULL
-
--- name: trust_clock
-INSERT INTO mq.clock (confirmed_at, trusts) VALUES (mq.now_ms(), 1)
-ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL, trusts = clock.trusts + 1

@@ -1,18 +1,29 @@
-"""The port ``store.transaction`` on a PostgreSQL connection, and the execution of cold commands.
+"""The port ``store.transaction`` on a PostgreSQL connection, cold commands, the janitor, and the numbering of events.
 
 Claimed messages stay in their table, with columns for the claim and the shard. A bind locks the row of the source and
 blocks purges; each slice of an end locks the row of the claim.
+
+The janitor is the node that holds an advisory lock on its working connection. It deletes messages past their retention,
+rows of purged and deleted queues, and expired deduplication entries and attempts, in slices: one statement and
+transaction each, with a pause after a full one. The timing does not matter, because every statement checks retention.
+
+Committed events are numbered without gaps, in batches, under the lock of one row. Causal order is kept: the writer of a
+later event saw the earlier one, so that one is committed and has a lower number in its table. If too many events wait
+for export, the newest are dropped and counted.
 """
 
 # Callers pass the queues that the transaction has found, so its methods accept only ``Queue`` of this dialect.
 # mypy: disable-error-code="override"
 
+import asyncio
+import logging
 from asyncio import get_running_loop
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
+from operator import itemgetter
 from random import getrandbits
 from typing import Any, TypeVar, cast
 
@@ -23,20 +34,25 @@ from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import InternalError
-from veilmq.core.messages import NewMessage
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.messages import NewMessage, routing_key_of
+from veilmq.core.receipts import encode_events
 from veilmq.core.settings import QueueSettings
 from veilmq.store import claims
 from veilmq.store.claims import BindRequest, BindResult, BoundClaim
 from veilmq.store.cold import COLD, READS, SNAPSHOTS
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of
 from veilmq.store.named_queries import load
-from veilmq.store.postgres import background, queues
-from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, NOT_APPLIED
+from veilmq.store.postgres import queues
+from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, NOT_APPLIED, PostgresOptions
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import GROUPED, Node
-from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
+from veilmq.store.postgres.queues import EVENTS, FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
 from veilmq.store.queue_commands import delete_cooldowns
 from veilmq.store.transaction import FIFO_PRIORITY, Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
+
+log = logging.getLogger(__name__)
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.fifo_variant(CLAIMS["read"])
@@ -127,16 +143,16 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         """Apply a new delay or a shorter retention (which unblocks groups) to some; the janitor does the rest."""
         connection, is_longer = self.connection, settings.retention_s > queue.settings.retention_s
         if is_longer and settings.fifo:  # expired messages must stay expired: they are deleted now
-            await background.sweep_queue(self.node, connection, queue)
+            await sweep_queue(self.node, connection, queue)
         elif is_longer:
-            await connection.execute(background.SQL["keep_expired"], queue.partition, retention_ms(queue))
+            await connection.execute(SWEEPS["keep_expired"], queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
-            await background.settle_groups(connection, queue)
+            await settle_groups(connection, queue)
         if settings.fifo and settings.retention_s != queue.settings.retention_s:
             more = () if is_longer else (self.node.options.sweep_rows, *queues.event_log_args(queue))
             args = queue.partition, retention_ms(queue._replace(settings=settings)), *more
-            await connection.execute(background.SQL["settle_leased" if is_longer else "sweep_fifo"], *args)
+            await connection.execute(SWEEPS["settle_leased" if is_longer else "sweep_fifo"], *args)
         self.invalidate(queue)
 
     def invalidate(self, queue: Queue) -> None:
@@ -398,12 +414,6 @@ def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
     return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]
 
 
-async def sweep(node: Node, connection: Any) -> None:
-    """Run the janitor's work on its connection."""
-    await delete_cooldowns(PostgresTransaction(connection, node))
-    await background.sweep(node, connection)
-
-
 async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T]], *, snapshot: bool = False) -> T:
     """Return the result of ``work`` in a transaction, repeated after conflicts."""
     async with node.database.connection() as connection:
@@ -434,3 +444,134 @@ async def run_cold(node: Node, command: Command) -> Any:
         async with node.database.connection() as connection:
             return await COLD[kind](PostgresTransaction(connection, node), command)
     return await transact(node, lambda tx: COLD[kind](tx, command), snapshot=kind in SNAPSHOTS)
+
+
+JANITOR_MS = limits.RETENTION_S.minimum * SECOND_MS
+"""Interval at which each node tries to be the janitor."""
+
+SWEEPS = {**load("veilmq.store.postgres", "sweeps.sql"), "delete_old_receipts": EVENTS["delete_old_receipts"]}
+SWEEPS["delete_fifo_messages"] = queues.fifo_variant(SWEEPS["delete_messages"])
+SWEEPS["delete_turns"] = SWEEPS["delete_groups"].replace("fifo_group", "fair_turn").replace("group_id", "group_key")
+_ACCEPTED = SWEEPS["delete_accepted"]
+SWEEPS["delete_attempts"] = _ACCEPTED.replace("accepted", "attempt").replace("expires_at", "attempted_at")
+_SWEEPS_LOGGED = queues.log_variants(SWEEPS)
+
+_PAUSE_S = 0.01
+_PAGE = 100
+_GROUPS_PER_SLICE = 100  # some 15 ms
+_RETIRED_MS = 300 * SECOND_MS  # far longer than the statement timeout
+
+_RETIRED_DELETES = ("delete_messages", "delete_fifo_messages", "delete_receipts", "delete_groups", "delete_turns")
+
+
+async def sweep(node: Node, connection: Any) -> None:
+    """Delete all due rows of the database, and number its events."""
+    await delete_cooldowns(PostgresTransaction(connection, node))
+    rows_max = node.options.sweep_rows
+    async for partition, *of_log in _rows(connection, SWEEPS["parts"]):
+        log_args = of_log if of_log[0] is not None else ()
+        for name in _RETIRED_DELETES:
+            await _run_to_end(node, connection, name, partition, rows_max, log_args=log_args)
+        await _delete_expired(node, connection, partition)
+        await connection.execute(SWEEPS["delete_part"], partition, _RETIRED_MS)
+    async for row in _rows(connection, SQL["queues_after"]):
+        await sweep_queue(node, connection, queues.queue_of(row, node.options.event_log))
+    await connection.execute(SWEEPS["end_outboxes"])
+    await connection.execute(SWEEPS["delete_outboxes"], _RETIRED_MS)
+    await number_events(connection, node.options)
+
+
+async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
+    """Delete the due rows of a queue."""
+    rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
+    await _run_to_end(node, connection, "delete_old_receipts", queue.origin, rows_max, *expired)
+    args = queue.partition, retention_ms(queue), rows_max
+    pending = await connection.fetchrow(SWEEPS["pending_changes"], queue.partition)
+    late_until, ended_before, has_claims = pending or (0, 0, False)
+    if queue.settings.fifo:
+        if late_until:  # groups that still follow the old delay
+            last: Any = (0, 0)
+            while last is not None:
+                last = await settle_groups(connection, queue, *last)
+                await asyncio.sleep(_PAUSE_S)
+            await connection.execute(SWEEPS["end_late"], queue.partition, late_until)
+            node.watches.wake(queue.name, 0)
+        if has_claims:  # claimed messages stay; those past their retention end when they return, and receives pass them
+            await connection.execute(SWEEPS["keep_expired"], *args[:2])
+        deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *queues.event_log_args(queue))
+        await _delete_expired(node, connection, queue.origin)
+    else:
+        deleted = await _run_to_end(node, connection, "sweep", *args, log_args=queues.event_log_args(queue))
+        await _run_to_end(node, connection, "sweep_turns", queue.partition, rows_max)
+        if ended_before:
+            await connection.execute(SWEEPS["clear_ended"], queue.partition, ended_before)
+    if deleted:
+        node.watches.wake(queue.name, 0)
+
+
+async def _delete_expired(node: Node, connection: Any, origin: int) -> None:
+    for name, kept_ms in (("delete_accepted", 0), ("delete_attempts", limits.ATTEMPT_S * SECOND_MS)):
+        await _run_to_end(node, connection, name, origin, node.options.sweep_rows, kept_ms)
+
+
+async def settle_groups(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
+    """Apply a new delay to the next slice of groups; return the last position, ``None`` after the last slice."""
+    args = queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
+    settled = await connection.fetch(SWEEPS["settle_groups"], *args)
+    return settled[-1][:2] if len(settled) == _GROUPS_PER_SLICE else None
+
+
+async def _run_to_end(node: Node, connection: Any, name: str, *args: Any, log_args: Sequence[Any] = ()) -> int:
+    """Run a statement until a slice is not full, with ``log_args`` its logged variant; return the number of rows."""
+    statement = SWEEPS[name]
+    if log_args and _SWEEPS_LOGGED[name] != statement:
+        statement, args = _SWEEPS_LOGGED[name], (*args, *log_args)
+    deleted = 0
+    while True:
+        status: str = await connection.execute(statement, *args)
+        rows = int(status.rpartition(" ")[2])
+        deleted += rows
+        if rows < node.options.sweep_rows:
+            return deleted
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _rows(connection: Any, statement: str) -> AsyncIterator[Sequence[Any]]:
+    """Yield the rows of a query, which is ordered by its first column."""
+    after = 0
+    while rows := await connection.fetch(statement, after, _PAGE):
+        for row in rows:
+            yield row
+        after = rows[-1][0]
+
+
+_SLICE_EVENTS = 1_000
+
+
+async def number_events(connection: Any, options: PostgresOptions) -> None:
+    """Number all committed events."""
+    await connection.execute(EVENTS["create_state"])
+    while True:
+        async with connection.transaction():
+            state = await connection.fetchrow(EVENTS["lock_state"])
+            rows = sorted(await connection.fetch(EVENTS["take"], _SLICE_EVENTS), key=itemgetter("number"))
+            if not rows:
+                return
+            room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
+            kept, dropped = rows[:room], rows[room:]
+            if kept:
+                encoded = encode_events(
+                    [
+                        event_of(queue, routing_key_of(properties, options.routing_attribute), *what)
+                        for _, _, queue, properties, *what in kept
+                    ]
+                )
+                await connection.execute(SQL["insert_event_batch"], state["recorded"] + 1, len(kept), encoded)
+            if dropped and not state["dropped"]:
+                log.warning("events are dropped: too many wait to be exported")
+            expired = [(row["qp"], row["number"]) for row in dropped if row["outcome"] == "expired"]
+            if expired:
+                await connection.executemany(EVENTS["delete_receipt"], expired)
+            await connection.execute(EVENTS["add_numbers"], len(kept), len(dropped))
+        if len(rows) < _SLICE_EVENTS:
+            return

@@ -24,9 +24,9 @@ from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.store.moves import MoveStep
-from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import POLL_MS, SETTINGS, Worker
 from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.postgres.transaction import JANITOR_MS
 
 OPTIONS = replace(RESTLESS, sweep_rows=2)
 HASTY = replace(OPTIONS, statement_s=1, silence_s=1, listens=False)

@@ -26,7 +26,7 @@ from veilmq.core.commands import (
 from veilmq.core.receipts import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.store.port import execute
-from veilmq.store.postgres import background, queues
+from veilmq.store.postgres import queues, transaction
 from veilmq.store.postgres.engine import PostgresEngine
 
 OPTIONS = replace(RESTLESS, event_log="closed")
@@ -165,14 +165,14 @@ def test_expired_receipts_are_deleted_with_their_queue(
     host.receive_one()
     if during_sweep:
         host.advance(HOUR_MS)
-        delete = background._delete_expired
+        delete = transaction._delete_expired
 
         async def drop_first(*arguments: Any) -> None:
             monkeypatch.undo()
             await execute(host.engine, DeleteQueue(queue=QUEUE))
             await delete(*arguments)
 
-        monkeypatch.setattr(background, "_delete_expired", drop_first)
+        monkeypatch.setattr(transaction, "_delete_expired", drop_first)
         host.sweep()
     else:
         host.drop()

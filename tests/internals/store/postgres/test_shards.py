@@ -29,12 +29,12 @@ from veilmq.core.receipts import KEY_BYTES, CountEvents, ForgetEvents, PlanExpor
 from veilmq.core.settings import AccountSettings
 from veilmq.store.port import Finding, StoreError, SurveyQueues, execute
 from veilmq.store.postgres import Shards, databases
-from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.databases import ONE_STORE, PLACES, examine_together
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
+from veilmq.store.postgres.transaction import JANITOR_MS
 from veilmq.testing import VirtualClock
 
 LATER = "000000000000/later"

@@ -20,11 +20,10 @@ from tests.store.test_claims import claim_whole, open_source
 from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek
 from veilmq.store import inspection
 from veilmq.store.named_queries import load, schema, shared
-from veilmq.store.postgres.background import SQL as SWEEPS
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.outbox import OUTBOX
 from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, log_variants
-from veilmq.store.postgres.transaction import CLAIMS
+from veilmq.store.postgres.transaction import CLAIMS, SWEEPS
 
 PACKAGE = "veilmq.store.postgres"
 

@@ -21,11 +21,11 @@ from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.server.long_polling import LongPolls
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
-from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import Catalog
 from veilmq.store.postgres.receives import _SharedReceive
+from veilmq.store.postgres.transaction import JANITOR_MS
 from veilmq.store.postgres.wakeups import (
     FIRST_POLL_MS,
     REFRESH_MS,
