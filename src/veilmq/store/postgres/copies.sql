@@ -25,8 +25,8 @@ SELECT attname FROM pg_attribute
 WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
 
 -- name: sequences
--- The identity columns and their sequences.
-SELECT relname, attname, pg_get_serial_sequence('mq.' || relname, attname) AS sequence
+-- The identity columns with the last numbers of their sequences, null for none.
+SELECT 'mq.' || relname, attname, pg_sequence_last_value(pg_get_serial_sequence('mq.' || relname, attname)::regclass)
 FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' AND NOT attisdropped
 

@@ -275,10 +275,9 @@ async def copy_tables(
         if progress is not None:
             progress(messages, max(messages, total))
     await target.connection.execute(SQL["delete_urls"])
-    for table, column, sequence in await source.connection.fetch(SQL["sequences"]):
-        last = await source.connection.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
+    for table, column, last in await source.connection.fetch(SQL["sequences"]):
         if last is not None:
-            await target.connection.execute(SQL["advance_sequence"], f"mq.{table}", column, last)
+            await target.connection.execute(SQL["advance_sequence"], table, column, last)
     await source.check_alone()
     await target.commit()
     return messages

@@ -155,13 +155,13 @@ async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str,
     tx.notify(queue.name, min(row["visible_at"] for row in rows))
 
 
-async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queue | None, int]:
-    """Return a slice of messages to their source queue, because the target was deleted.
+async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> int:
+    """Return a slice of messages to their source queue, because the target was deleted; return their number.
 
-    Returns the source queue and the number of messages; without a source queue (``None``), they are deleted.
+    Without a source queue, they are deleted.
     """
     if await tx.connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition) is None:
-        return None, 0
+        return 0
     await tx.connection.execute(OUTBOX["end_outbox"], outbox.partition)
     seqs = await _first_seqs(tx.connection, outbox)
     queue = await _lock_queue(tx, outbox.source, outbox.source_id)
@@ -173,7 +173,11 @@ async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queu
         ]
         await _store(tx, queue, returned)
     await tx.connection.execute(outbox.sql("delete_relayed"), outbox.partition, seqs)
-    return queue, len(seqs)
+    if seqs:
+        fate = "deleted, as both queues are" if queue is None else "returned, as that queue is deleted"
+        text = "%s messages from %s to %s were %s"
+        tx.after_commit.append(partial(log.warning, text, len(seqs), outbox.source, outbox.target, fate))
+    return len(seqs)
 
 
 class Relay(Worker):
@@ -249,14 +253,8 @@ class Relay(Worker):
             try:
                 last_number: int | None = await self._shards.store_batch(outbox, self._place, batch)
             except QueueNotFound:
-                while (returned := await transact(self._node, partial(return_messages, outbox=outbox)))[1]:
-                    queue, messages = returned
-                    if queue is None:
-                        text = "%s messages from %s to %s were deleted, because both queues are deleted"
-                        log.warning(text, messages, outbox.source, outbox.target)
-                    else:
-                        text = "%s messages for %s, which is deleted, returned to %s"
-                        log.warning(text, messages, outbox.target, queue.name)
+                while await transact(self._node, partial(return_messages, outbox=outbox)):
+                    pass
                 return
             if last_number is not None:
                 args = outbox.partition, last_number, batch.number, batch.token
