@@ -85,47 +85,37 @@ def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
 
 async def send(node: Node, connection: Any, queue: Queue, commands: Sequence[Send]) -> list[Any]:
     """Store the valid messages of all commands; return a list of results, or an error, for each command."""
-    results: list[Any] = [_checked(command, queue) for command in commands]
-    new = [
-        (command_results, index, command)
-        for command_results, command in zip(results, commands, strict=True)
-        if isinstance(command_results, list)
-        for index, each in enumerate(command_results)
-        if isinstance(each, NewMessage)
-    ]
-    if new:
-        rows = await _store(node, connection, queue, [(each[index], command) for each, index, command in new])
-        for (command_results, index, command), row in zip(new, rows, strict=True):
-            command_results[index] = _sent(node, queue, command, row)
-    return results
-
-
-def _checked(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
-    """Return each message to store or its error; one error if the messages are not valid together."""
-    try:
-        return checked(command.messages, command.options, queue.settings)
-    except VeilmqError as error:
-        return error
-
-
-async def _store(node: Node, connection: Any, queue: Queue, sends: list[tuple[NewMessage, Send]]) -> list[Any]:
-    settings, new, keys = queue.settings, [], []
-    for each, command in sends:
-        options = command.options
-        new.append(each)
-        if settings.fifo:
-            dedup_id = dedup_id_of(each, settings)
-            keys.append(None if dedup_id is None else key_of(each.group or "", dedup_id, queue))
-            replies_receipt = options is not None and options.receipts  # the receipt contains the delay
-            if replies_receipt and settings.delay_s and each.delay_s is None:
-                new[-1] = replace(each, delay_s=settings.delay_s)
-    ids = [node.ids.next() for _ in sends]
+    settings, results = queue.settings, list[Any]()
+    places, new, keys = list[tuple[list[Any], int, Send]](), list[NewMessage](), list[bytes | None]()
+    for command in commands:
+        try:
+            command_results: list[Any] = checked(command.messages, command.options, settings)
+        except VeilmqError as error:  # they are not valid together
+            results.append(error)
+            continue
+        results.append(command_results)
+        for index, each in enumerate(command_results):
+            if not isinstance(each, NewMessage):
+                continue
+            places.append((command_results, index, command))
+            new.append(each)
+            if settings.fifo:
+                dedup_id = dedup_id_of(each, settings)
+                keys.append(None if dedup_id is None else key_of(each.group or "", dedup_id, queue))
+                replies_receipt = command.options is not None and command.options.receipts  # which contains the delay
+                if replies_receipt and settings.delay_s and each.delay_s is None:
+                    new[-1] = replace(each, delay_s=settings.delay_s)
+    if not new:
+        return results
+    ids = [node.ids.next() for _ in new]
     rows = await node.retry_collisions(partial(insert, node, connection, queue, new, keys, ids))
-    if queue.settings.fifo:
+    if settings.fifo:
         await node.watches.wake_groups(connection, queue)
     else:
         node.watches.wake(queue.name, min(row["visible_at"] for row in rows))
-    return rows
+    for (command_results, index, command), row in zip(places, rows, strict=True):
+        command_results[index] = _sent(node, queue, command, row)
+    return results
 
 
 def _sent(node: Node, queue: Queue, command: Send, row: Any) -> SentMessage:
