@@ -95,29 +95,21 @@ def properties_of(queue: Queue, row: Any) -> bytes:
 
 async def receive(node: Node, connection: Any, queue: Queue, commands: Sequence[Receive]) -> list[Any]:
     """Lease visible messages, up to ``count`` for each command; return a ``Received`` or an error for each."""
-    per_s_max = queue.settings.receives_per_s_max
+    settings, per_s_max, served = queue.settings, queue.settings.receives_per_s_max, list(range(len(commands)))
+    errors: dict[int, VeilmqError] = {}
     # Parked receives were counted before; throttled ones do not count.
-    new = [index for index, command in enumerate(commands) if command.requested_at_ms is None] if per_s_max else []
-    if not new:
-        return await _receive_admitted(node, connection, queue, commands)
-    admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(new), per_s_max, SECOND_MS)
-    throttled = set(new[admitted:])
-    served = [command for index, command in enumerate(commands) if index not in throttled]
-    received = iter(await _receive_admitted(node, connection, queue, served))
-    return [ReceivesThrottled(per_s_max) if index in throttled else next(received) for index in range(len(commands))]
-
-
-async def _receive_admitted(node: Node, connection: Any, queue: Queue, commands: Sequence[Receive]) -> list[Any]:
-    settings = queue.settings
-    wanted = sum(command.count for command in commands)
+    if per_s_max and (unparked := [index for index in served if commands[index].requested_at_ms is None]):
+        admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(unparked), per_s_max, SECOND_MS)
+        errors.update(dict.fromkeys(unparked[admitted:], ReceivesThrottled(per_s_max)))
+        served = [index for index in served if index not in errors]
+    wanted = sum(commands[index].count for index in served)
     free_slots, slot_due_ms = await node.in_flight.free_slots(connection, queue, wanted)
     received_by_index: dict[int, list[ReceivedMessage]] = {}
     due_ms: int | None = None
-    failed: VeilmqError | None = None
     indices_by_key: defaultdict[_ReceiveKey, list[int]] = defaultdict(list)
-    for index, command in enumerate(commands):
-        if command.count:
-            indices_by_key[_key(command, queue, index)].append(index)
+    for index in served:
+        if commands[index].count:
+            indices_by_key[_key(commands[index], queue, index)].append(index)
     for key, indices in indices_by_key.items():
         shares = [commands[index].count for index in indices]
         count = min(free_slots, sum(shares))
@@ -127,7 +119,7 @@ async def _receive_admitted(node: Node, connection: Any, queue: Queue, commands:
         except _RECEIVE_FAILURES as error:
             if not any(received_by_index.values()):
                 raise
-            failed = failure_of(error, "Receive")
+            errors.update(dict.fromkeys(set(served) - received_by_index.keys(), failure_of(error, "Receive")))
             break
         new = [row for row in rows if "issued_visible_at" not in row]  # repeated attempts are counted already
         totals = node.totals[queue.number]
@@ -153,15 +145,15 @@ async def _receive_admitted(node: Node, connection: Any, queue: Queue, commands:
         due_ms = await queues.next_visible_ms(connection, queue, *marks)
     over_limit = slot_due_ms is not None and not settings.fifo
     return [
-        Received(
+        errors[index]
+        if index in errors
+        else Received(
             messages=received_by_index.get(index, []),
             next_due_ms=due_ms,
             receive_wait_s=settings.receive_wait_s,
             over_limit=over_limit and not received_by_index.get(index),
             smq_base64=settings.smq_base64,
         )
-        if failed is None or index in received_by_index
-        else failed
         for index in range(len(commands))
     ]
 
