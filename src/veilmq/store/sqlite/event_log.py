@@ -2,8 +2,7 @@
 
 A logged queue has a ``Logged`` in ``Queue.log``; others have ``None``, which costs one comparison. Events are collected
 in memory and written as one row per batch. The data of the receive that an event needs is in the column ``log``, next
-to the message's deadline (``store.events``). Leases of recent receives are cached until anything but their receipt
-changes them, so the usual delete reads nothing.
+to the message's deadline (``store.events``).
 
 A receipt that ended without a deletion is kept with its event for a day (``expired_receipt``). A late delete may
 correct the event, once, even if the message was received again or deleted meanwhile. Nothing runs when a lease expires;
@@ -37,7 +36,6 @@ _INSTANTS = [index for index, name in enumerate(_FIELDS) if name.endswith("_at_m
 
 _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_SINCE, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
 _KEY, _SENT_AT, _DELIVERED_AT = 12, 13, 14
-_LEASES_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
@@ -59,11 +57,9 @@ class EventLog:
         self.clear()
 
     def clear(self) -> None:
-        """Drop staged events and cached leases."""
+        """Drop what is staged."""
         self.staged: list[Event] = []  # events that the batch has yet to write, in store time
         self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
-        self.leases: dict[int, Lease] = {}  # leases of recent receives, by seq
-        self._hashes: dict[tuple[int, int], int | None] = {}
 
     def write(self, ahead_ms: int) -> None:
         """Write the staged events in shown time, and expired receipts in store time, or drop both."""
@@ -99,37 +95,8 @@ class EventLog:
             lease.append((lease[_RECEIVED_SINCE] or 0) + read_log(lease[_LOG])[-1])
         return leases
 
-    def cache(
-        self, queue: Queue, row: Row, requested_at_ms: int, visible_at_ms: int, generation: int, log: int
-    ) -> None:
-        """Cache the new lease of a candidate row; not in a fair queue or of a dead letter, which lack the arrival."""
-        seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
-        if source is not None or queue.has_groups:
-            return
-        group_hash = group
-        if queue.fifo:
-            if (queue.partition, group) not in self._hashes:
-                if len(self._hashes) >= _LEASES_MAX:
-                    self._hashes.clear()
-                found: Any = self._execute(SQL["group_hash"], (queue.partition, group)).fetchone()
-                self._hashes[queue.partition, group] = None if found is None else found[0]
-            group_hash = self._hashes[queue.partition, group]
-        size = len(body) if body.isascii() else len(body.encode())
-        key = routing_key_of(properties, self._options.routing_attribute)
-        lease = seq, visible_at_ms, receive_count + 1, generation, (epoch or 0) + 1, requested_at_ms, group, None, log
-        if len(self.leases) >= _LEASES_MAX:
-            self.leases.clear()
-        self.leases[seq] = [*lease, group_hash, size, message_id, key, seq >> SEQ_SHIFT, self.now_ms]
-
-    def is_cached(self, receipt: Receipt) -> bool:
-        """Return whether the lease of a receipt is cached."""
-        lease = self.leases.get(receipt.position)
-        return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
-
     def update(self, partition: int, leases: Collection[Lease], *, kind: str) -> None:
         """Write changed leases."""
-        for lease in leases:
-            self.leases.pop(lease[_SEQ], None)
         rows = [(partition, each[_GROUP], each[_SEQ], each[_VISIBLE_AT], each[_EPOCH], each[_LOG]) for each in leases]
         self._executemany(SQL[f"{kind}_change"], rows)
 

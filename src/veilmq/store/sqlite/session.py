@@ -79,7 +79,6 @@ class Session:
         self.has_deletions = False  # whether ``write_deletions`` has something to write
         self._deleted: list[Row] = []
         self._leaving: defaultdict[int, list[Row]] = defaultdict(list)
-        self.group_of: dict[int, int] = {}  # groups of recently received messages, by seq
         self.queues: dict[str, Queue] = {}
         self._dirty: list[Queue] = []
         ((_, self.last_seq, _),) = self.execute(SQL["progress"])

@@ -57,7 +57,7 @@ _Item = tuple[list[Any], int, Receipt, Any]
 def settle(session: Session, queue: Queue, items: list[tuple[int, SettleCommand]], results: Results) -> None:
     """Apply commands on a queue in order; each result is a list of states or errors, one for each receipt."""
     found, is_plain = _read(session, queue, items, results)
-    now_ms, log = session.now_ms, queue.log
+    now_ms = session.now_ms
     tried: list[_Item] = []
     rest = found
     if is_plain and len({each[2][1] for each in found}) == len(found):
@@ -65,7 +65,7 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, SettleCommand]
         for each in found:
             receipt = each[2]
             acts = receipt[4] > now_ms or not (queue.fifo or each[3].only_live)
-            (tried if acts and (log is None or session.events.is_cached(receipt)) else rest).append(each)
+            (tried if acts else rest).append(each)
     freed: set[int] = set()  # groups of a FIFO queue whose cursors need an update
     if tried:
         rest += _delete_as_received(session, queue, tried, freed)
@@ -109,16 +109,19 @@ def _read(
 
 def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], freed: set[int]) -> list[_Item]:
     """Delete messages that match their receipts; return the others. In a FIFO queue rows are found by group."""
-    changes, group_of, partition, fifo = session.connection.changes, session.group_of, queue.partition, queue.fifo
-    hits: list[int] = []
-    if fifo:
-        unknown = [(receipt[1],) for _, _, receipt, _ in tried if receipt[1] not in group_of]
-        if unknown:
-            group_of.update(session.executemany(SQL["group_of_message"], unknown))
+    changes, partition, log = session.connection.changes, queue.partition, queue.log
+    seqs, hits = [receipt[1] for _, _, receipt, _ in tried], list[int]()
+    leases: dict[int, Any] = {}
+    groups: dict[int, int] = {}
+    if log is not None:
+        leases = {lease[0]: lease for lease in session.events.find(partition, seqs, kind=queue.kind)}
+        groups = {seq: lease[6] for seq, lease in leases.items()}
+    elif queue.fifo:
+        groups = dict(session.executemany(SQL["group_of_message"], [(seq,) for seq in seqs]))
 
     def values() -> Iterator[Row]:
         for _, _, (_, seq, generation, epoch, visible_at_ms), _ in tried:
-            yield partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch
+            yield partition, groups.get(seq), seq, visible_at_ms, generation, epoch
             hits.append(changes())  # of the statement that has just run with these values
 
     session.executemany(SQL[f"{queue.kind}_delete_as_received"], values())
@@ -130,8 +133,8 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
             continue
         result, at, receipt, _ = each
         _, seq, generation, _, visible_at_ms = receipt
-        if queue.log is not None:
-            session.events.deleted(queue, receipt, session.events.leases.pop(seq), acts=True)
+        if log is not None:
+            session.events.deleted(queue, receipt, leases[seq], acts=True)
         deleted.append((seq,))
         result[at] = _EXPIRED
         if visible_at_ms > now_ms:
@@ -141,8 +144,8 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
             else:
                 queue.delayed -= 1
     if deleted:
-        if fifo:
-            freed.update([group_of.pop(seq) for (seq,) in deleted])
+        if queue.fifo:
+            freed.update([groups[seq] for (seq,) in deleted])
         _count_deleted(session, queue, deleted)
     return others
 

@@ -178,7 +178,6 @@ class Delivery:
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             if first_log:
                 log = log_placed(first_log, len(messages))
-                session.events.cache(queue, row, requested_at_ms, visible_at_ms, generation, log)
             if epoch is None:
                 epoch = 0
                 self._ready_leases.append(((lane, visible_at_ms, generation, requested_at_ms, log), seq))

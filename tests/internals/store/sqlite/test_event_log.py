@@ -1,6 +1,6 @@
 """The event log of the SQLite store: late deletes, logged receipts, batches, and the packed ``log`` of a lease."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,30 +107,15 @@ def test_the_number_of_expired_receipts_is_limited(host: Host, monkeypatch: pyte
 # Logged receipts.
 
 
-@pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_the_event_of_a_cached_lease_is_the_same_as_of_a_read_one(
-    host: Host, monkeypatch: pytest.MonkeyPatch, fifo: bool, is_cached: bool
-) -> None:
-    """A delete in time reads no lease unless the cache was cleared."""
+def test_the_event_of_a_delete_has_the_data_of_the_receive(host: Host, fifo: bool) -> None:
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
     new = [message(body, group="g" if fifo else None, dedup_id=body, kind="x") for body in ("a", "bä", "c")]
     host.put(*new, queue=name)
     host.advance(1_000)
     received = host.receive(3, queue=name)
-    if not is_cached:
-        host.forget()
-    read: list[int] = []
-    find = event_log.EventLog.find
-
-    def counting(log: event_log.EventLog, partition: int, seqs: Iterable[int], *, kind: str) -> list[Any]:
-        read.extend(seqs := list(seqs))
-        return find(log, partition, seqs, kind=kind)
-
-    monkeypatch.setattr(event_log.EventLog, "find", counting)
     host.delete(*[each.receipt for each in received], queue=name)
-    assert len(read) == (0 if is_cached else 3)
     events = events_of(host)
     assert [(each.outcome.value, each.key, each.size_bucket, each.receive_count) for each in events] == [
         ("deleted", "x", 2, 1),
@@ -143,15 +128,6 @@ def test_the_event_of_a_cached_lease_is_the_same_as_of_a_read_one(
     assert {(each.sent_at_ms, each.received_at_ms, each.group_hash is not None) for each in events} == {
         (host.clock.now_ms() - 1_000, host.clock.now_ms(), fifo)
     }
-
-
-def test_the_number_of_cached_leases_is_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "_LEASES_MAX", 2)
-    host.send("a", "b", "c")
-    received = host.receive(3)
-    assert len(host.engine._session.events.leases) == 1
-    host.delete(*[each.receipt for each in received])
-    assert outcomes(host) == [("deleted", 0)] * 3
 
 
 @pytest.mark.parametrize("end", ["deletes", "releases"])
