@@ -210,8 +210,7 @@ class Batch:
         for queue, work in found:
             if work.sends:
                 work.first_seqs = self._send(queue, work.sends)
-        if session.has_deletions:
-            session.write_deletions()  # before the sends, which then use the freed pages
+        session.write_deletions()  # before the sends, which then use the freed pages
         session.flush()  # also what an earlier cold command has staged
         for queue, work in found:
             if self.woken or work.receives:

@@ -175,7 +175,7 @@ class _Binding:
             queue.messages -= self._messages
             queue.received += self._messages
             queue.claims = True
-            session.mark_dirty(queue)
+            session.dirty.add(queue)
             size_bytes = None if self._bytes_left is None else self._bytes
             session.run("grow_claim", self._messages, size_bytes, session.ahead_ms, claim.id)
         session.write_bytes_left -= (session.options.claim_slice_rows - self._effort_left) * BATCH_ROW_BYTES
@@ -362,7 +362,7 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Retur
         session.run_many("return_claimed", [(*args, *row[:6], row[6] or bound_at_ms) for row in rows])
     for first, last, lane, *_ in rows:
         add_messages(queue, lane, first, last - first + 1)
-    session.mark_dirty(queue)
+    session.dirty.add(queue)
 
 
 def _notify(session: Session, queue: Queue) -> None:

@@ -339,7 +339,7 @@ class FolderTarget(copying.Target):
         else:
             session.run_many("insert_ready", [(filled.partition, lane, last, first) for lane, first, last in runs])
         filled.messages += len(messages)
-        session.mark_dirty(filled)
+        session.dirty.add(filled)
 
     def _add(self, queue: int, partition: int, message: CopiedMessage, *, fifo: bool) -> tuple[int, int | None]:
         """Add a message, and its row in a FIFO queue; return its seq and the number of its group."""

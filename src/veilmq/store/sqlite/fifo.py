@@ -296,7 +296,7 @@ def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, k
             )
         )
     store_attempt(session, key, attempted, attempt[1])
-    session.mark_dirty(queue)
+    session.dirty.add(queue)
     update_cursors(session, queue, {row[GROUP] for _, row in found})
     notify(session, queue)  # the new timeout may be shorter than the rest of the old one
     return Received(

@@ -47,10 +47,10 @@ class Queue:
     """A queue; ``number`` is never reused, ``partition`` holds the messages since the last purge."""
 
     __slots__ = (
-        "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted", "dirty",
-        "expires_at_ms", "fairness", "fifo", "floor_seq", "has_groups", "hidden_until_ms", "in_flight", "in_flight_max",
-        "kind", "lanes", "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition",
-        "received", "redelivered", "retention_ms", "rules", "sent", "settings", "throttle", "wake",
+        "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted", "expires_at_ms",
+        "fairness", "fifo", "floor_seq", "has_groups", "hidden_until_ms", "in_flight", "in_flight_max", "kind",
+        "lanes", "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition", "received",
+        "redelivered", "retention_ms", "rules", "sent", "settings", "throttle", "wake",
     )  # fmt: skip
 
     def __init__(self, row: Sequence[Any], options: Options, wake: Wake | None) -> None:
@@ -65,7 +65,6 @@ class Queue:
         # fairness accounts of message groups, by lane; None until needed
         self.fairness: defaultdict[int, Fairness] | None = None
         self.has_groups = False  # whether messages have groups that share receives
-        self.dirty = False
         self.hidden_until_ms = 0  # no hidden message becomes visible before; 0: unknown
         self.expires_at_ms = 0  # no message is past its retention before; 0: unknown
         # whether the last receive hit the in-flight limit; starts True because older waiters may be blocked

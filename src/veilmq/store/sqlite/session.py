@@ -76,20 +76,13 @@ class Session:
         self._writes = {}
         self.group_numbers.clear()
         self.events.clear()
-        self.has_deletions = False  # whether ``write_deletions`` has something to write
         self._deleted: list[Row] = []
         self._leaving: defaultdict[int, list[Row]] = defaultdict(list)
         self.queues: dict[str, Queue] = {}
-        self._dirty: list[Queue] = []
+        self.dirty: set[Queue] = set()  # queues whose totals the batch has yet to write
         ((_, self.last_seq, _),) = self.execute(SQL["progress"])
 
     # The batch.
-
-    def mark_dirty(self, queue: Queue) -> None:
-        """Write the totals of ``queue`` at the end of the batch."""
-        if not queue.dirty:
-            queue.dirty = True
-            self._dirty.append(queue)
 
     def stage(self, query: str, rows: list[Row]) -> None:
         """Stage rows of a statement until the batch reads or ends.
@@ -114,20 +107,18 @@ class Session:
     def write(self) -> bool:
         """Write the batch's staged state so far; return whether that included totals."""
         self.flush()
-        if self.has_deletions:
-            self.write_deletions()
+        self.write_deletions()
         if self.deduplication_log.staged:
             self.deduplication_log.write()
         if self.events.staged:
             self.events.write(self.ahead_ms)
-        dirty, self._dirty = self._dirty, []
-        rows: list[Row] = []
-        for q in dirty:
-            q.dirty = False
-            rows.append((q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, self.last_seq, q.partition))
-        if rows:
-            self.executemany(SQL["put_totals"], rows)
-        return bool(rows)
+        dirty, self.dirty, last_seq = self.dirty, set(), self.last_seq
+        if dirty:
+            totals = [
+                (q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, last_seq, q.partition) for q in dirty
+            ]
+            self.executemany(SQL["put_totals"], totals)
+        return bool(dirty)
 
     def roll_back(self) -> None:
         """Roll back a failed batch and clear the caches."""
@@ -145,10 +136,8 @@ class Session:
         try:
             yield
         except VeilmqError:
-            has_staged = (
-                self._writes or self.deduplication_log.staged or self.events.staged or self._dirty or self.has_deletions
-            )
-            if has_staged or self.connection.total_changes() > changes_before:
+            self.write()
+            if self.connection.total_changes() > changes_before:
                 self.execute("ROLLBACK TO cold")
                 self.deduplication_log.reload()
                 self.clear_caches()
@@ -215,8 +204,7 @@ class Session:
         row = self.row("queue_by_name", queue.name)
         if row is None:
             del self.queues[queue.name]
-            if queue.dirty:
-                self._dirty.remove(queue)
+            self.dirty.discard(queue)
             return False
         queue.reload(row, self.now_ms)
         return True
@@ -231,18 +219,15 @@ class Session:
     def delete_messages(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
         """Delete messages, given as rows of their seq, at the end of the batch; ``ordered``: of a FIFO queue."""
         self._deleted += seqs
-        self.has_deletions = True
         if ordered:
             self.leave_runs(partition, seqs)
 
     def leave_runs(self, partition: int, seqs: list[Row]) -> None:
         """Remove messages of a FIFO queue from their runs, at the end of the batch."""
         self._leaving[partition] += seqs
-        self.has_deletions = True
 
     def write_deletions(self) -> None:
         """Write what ``delete_messages`` and ``leave_runs`` have staged; a run without messages is deleted."""
-        self.has_deletions = False
         if self._deleted:
             deleted, self._deleted = self._deleted, []
             self.executemany(SQL["delete_message"], deleted)

@@ -154,8 +154,7 @@ def _count_deleted(session: Session, queue: Queue, deleted: list[Row]) -> None:
     session.delete_messages(queue.partition, deleted, ordered=queue.fifo)
     queue.messages -= len(deleted)
     queue.deleted += len(deleted)
-    if not queue.dirty:
-        session.mark_dirty(queue)
+    session.dirty.add(queue)
     if queue.at_limit:
         queue.notify_freed(session.now_ms)
 
@@ -202,7 +201,7 @@ def _write(session: Session, queue: Queue, changed: Collection[list[Any]], delet
             session.run_many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
         else:
             session.events.update(partition, changed, kind=kind)
-        session.mark_dirty(queue)
+        session.dirty.add(queue)
         if queue.has_groups:
             fair.changed(session, queue, changed)
     if deleted:
@@ -354,7 +353,7 @@ def _expire(session: Session, queue: Queue) -> list[Row]:
         queue.remove_hidden(visible_at_ms or 0, received=receive_count > 0)
     if rows:
         queue.messages -= len(rows)
-        session.mark_dirty(queue)
+        session.dirty.add(queue)
     queue.expires_at_ms = now_ms
     if len(rows) < _DELETED_AT_ONCE:
         oldest = _first_seq(session, queue)
@@ -447,8 +446,7 @@ def move(
         if row[GROUP] is not None and not target.fifo:
             session.run("admit_fair_group", target.partition, row[LANE], row[GROUP], now_ms, seq)
     source.messages -= len(rows)
-    session.mark_dirty(source)
-    session.mark_dirty(target)
+    session.dirty |= {source, target}
     update_groups(session, source, [(row[SEQ], row[LANE], row[GROUP]) for row in rows])
     target.notify(now_ms)
     return seqs

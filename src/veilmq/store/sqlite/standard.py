@@ -153,8 +153,7 @@ class Delivery:
             session.stage(SQL[f"{queue.kind}_lease"], row_leases)
         if leased:
             queue.received += len(leased)
-            if not queue.dirty:
-                session.mark_dirty(queue)
+            session.dirty.add(queue)
         return leased
 
     def _lease(self, request: ReceiveRequest, rows: list[Row], generation: int, leased: list[tuple[Row, int]]) -> None:
@@ -362,7 +361,7 @@ def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -
         queue.messages += len(messages)
         queue.sent += len(messages)
         queue.expires_at_ms = min(queue.expires_at_ms, session.now_ms + queue.retention_ms)
-        session.mark_dirty(queue)
+        session.dirty.add(queue)
 
 
 # Receives.

@@ -81,7 +81,7 @@ class _Transaction(SqliteClaims):
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """Change the settings; messages that the old retention ended are below the queue's floor from now on."""
         queue.floor_seq = queue.floor(self._session.now_ms)
-        self._session.mark_dirty(queue)
+        self._session.dirty.add(queue)
         self._session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         self.invalidate(queue)
 
