@@ -41,6 +41,7 @@ from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, checked
 
 SKIPPED_MAX = 100
 
+_GROUPS_MAX = 16_384
 _KEY_BYTES = 16
 _GENERATION = VISIBLE_AT + 1  # of a row of ``ordered_leased``
 _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND_MS
@@ -150,6 +151,9 @@ def receive(
         block[3] += 1
         if visible_at_ms != block[0]:
             unsettled.add(row[GROUP])
+    if len(session.group_of) > _GROUPS_MAX:
+        session.group_of.clear()
+    session.group_of.update([(row[SEQ], row[GROUP]) for row, _ in leased])
     if blocks:
         session.executemany(SQL["block_group"], [(*block, queue.partition, group) for group, block in blocks.items()])
     if unsettled:

@@ -78,6 +78,7 @@ class Session:
         self.events.clear()
         self._deleted: list[Row] = []
         self._leaving: defaultdict[int, list[Row]] = defaultdict(list)
+        self.group_of: dict[int, int] = {}  # groups of recently received messages, by seq
         self.queues: dict[str, Queue] = {}
         self.dirty: set[Queue] = set()  # queues whose totals the batch has yet to write
         ((_, self.last_seq, _),) = self.execute(SQL["progress"])

@@ -109,19 +109,19 @@ def _read(
 
 def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], freed: set[int]) -> list[_Item]:
     """Delete messages that match their receipts; return the others. In a FIFO queue rows are found by group."""
-    changes, partition, log = session.connection.changes, queue.partition, queue.log
-    seqs, hits = [receipt[1] for _, _, receipt, _ in tried], list[int]()
+    changes, group_of, partition, fifo = session.connection.changes, session.group_of, queue.partition, queue.fifo
+    hits: list[int] = []
     leases: dict[int, Any] = {}
-    groups: dict[int, int] = {}
-    if log is not None:
-        leases = {lease[0]: lease for lease in session.events.find(partition, seqs, kind=queue.kind)}
-        groups = {seq: lease[6] for seq, lease in leases.items()}
-    elif queue.fifo:
-        groups = dict(session.executemany(SQL["group_of_message"], [(seq,) for seq in seqs]))
+    if queue.log is not None:
+        found = session.events.find(partition, [receipt[1] for _, _, receipt, _ in tried], kind=queue.kind)
+        leases = {lease[0]: lease for lease in found}
+    if fifo:
+        unknown = [(receipt[1],) for _, _, receipt, _ in tried if receipt[1] not in group_of]
+        group_of.update(session.executemany(SQL["group_of_message"], unknown))
 
     def values() -> Iterator[Row]:
         for _, _, (_, seq, generation, epoch, visible_at_ms), _ in tried:
-            yield partition, groups.get(seq), seq, visible_at_ms, generation, epoch
+            yield partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch
             hits.append(changes())  # of the statement that has just run with these values
 
     session.executemany(SQL[f"{queue.kind}_delete_as_received"], values())
@@ -133,7 +133,7 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
             continue
         result, at, receipt, _ = each
         _, seq, generation, _, visible_at_ms = receipt
-        if log is not None:
+        if queue.log is not None:
             session.events.deleted(queue, receipt, leases[seq], acts=True)
         deleted.append((seq,))
         result[at] = _EXPIRED
@@ -144,8 +144,8 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
             else:
                 queue.delayed -= 1
     if deleted:
-        if queue.fifo:
-            freed.update([groups[seq] for (seq,) in deleted])
+        if fifo:
+            freed.update([group_of.pop(seq) for (seq,) in deleted])
         _count_deleted(session, queue, deleted)
     return others
 
