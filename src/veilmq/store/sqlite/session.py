@@ -5,7 +5,7 @@ next operation then reads the database. The deduplication log, in this file too,
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from mmap import mmap
 from os import urandom
@@ -168,6 +168,18 @@ class Session:
             self.flush()
         if rows:
             self.executemany(SQL[query], rows)
+
+    def change_many(self, query: str, rows: Iterable[Row]) -> list[int]:
+        """Run a named query once for each of ``rows``; return how many rows of the table each run has changed."""
+        changed: list[int] = []
+
+        def values() -> Iterator[Row]:
+            for row in rows:
+                yield row
+                changed.append(self.connection.changes())  # of the run with these values
+
+        self.executemany(SQL[query], values())
+        return changed
 
     def secret_key(self, name: str) -> bytes:
         """Return the secret ``name`` of the store, created if missing."""

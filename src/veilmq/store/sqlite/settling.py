@@ -13,7 +13,7 @@ are visible at once in the target, and the cursors of their old groups are updat
 cannot take (it is deleted, permission is withdrawn, the disk is nearly full) stays and is delivered again.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from veilmq.core import commands
@@ -109,8 +109,7 @@ def _read(
 
 def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], freed: set[int]) -> list[_Item]:
     """Delete messages that match their receipts; return the others. In a FIFO queue rows are found by group."""
-    changes, group_of, partition, fifo = session.connection.changes, session.group_of, queue.partition, queue.fifo
-    hits: list[int] = []
+    group_of, partition, fifo = session.group_of, queue.partition, queue.fifo
     leases: dict[int, Any] = {}
     if queue.log is not None:
         found = session.events.find(partition, [receipt[1] for _, _, receipt, _ in tried], kind=queue.kind)
@@ -119,12 +118,11 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
         unknown = [(receipt[1],) for _, _, receipt, _ in tried if receipt[1] not in group_of]
         group_of.update(session.executemany(SQL["group_of_message"], unknown))
 
-    def values() -> Iterator[Row]:
-        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in tried:
-            yield partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch
-            hits.append(changes())  # of the statement that has just run with these values
-
-    session.executemany(SQL[f"{queue.kind}_delete_as_received"], values())
+    receipts: list[Row] = [
+        (partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch)
+        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in tried
+    ]
+    hits = session.change_many(f"{queue.kind}_delete_as_received", receipts)
     now_ms, others = session.now_ms, []
     deleted: list[Row] = []
     for each, hit in zip(tried, hits, strict=True):
