@@ -156,7 +156,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.invalidate(queue)
 
     def invalidate(self, queue: Queue) -> None:
-        self.after_commit.append(partial(self.node.watches.changed, queue.name))
+        self.after_commit.append(partial(self.node.catalog.forget, queue.name))
+        self._after_reply(self.node.watches.changed, queue.name)
 
     def require_space(self) -> None:
         """Do nothing: on a full disk, the statement fails."""
@@ -389,7 +390,10 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.after_commit.append(self.node.workers[step].schedule)
 
     def notify(self, name: str, due_ms: int = 0) -> None:
-        self.after_commit.append(partial(self.node.watches.wake, name, due_ms))
+        self._after_reply(self.node.watches.wake, name, due_ms)
+
+    def _after_reply(self, call: Callable[..., object], *args: object) -> None:
+        self.after_commit.append(partial(get_running_loop().call_soon, call, *args))
 
 
 @cache
@@ -430,10 +434,10 @@ async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T
                 break
         else:
             raise InternalError
-    # Wake after the reply, not while the connection is released, which takes iterations of the loop: a poll that is
-    # resubmitted must see the change, such as a new policy.
+    # Not while the connection is released, which takes iterations of the loop: a poll that is woken and resubmitted must
+    # see the change, such as a new policy.
     for call in tx.after_commit:
-        get_running_loop().call_soon(call)
+        call()
     return result
 
 
