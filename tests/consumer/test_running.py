@@ -277,6 +277,18 @@ async def test_drained_returns_when_all_messages_are_handled(bench: Workbench) -
         assert bench.counts("orders") == (0, 0)
 
 
+async def test_drained_waits_until_the_queues_are_created(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, go_on = Consumer("new", endpoint=bench.server.endpoint, create=True), threading.Event()
+    app.declare(acting.act_async, wait=WAIT)
+    create = HttpQueueClient.create_queue
+    monkeypatch.setattr(HttpQueueClient, "create_queue", lambda *a: go_on.wait(PATIENCE_S) and create(*a))
+    async with bench.working(app) as running:
+        with pytest.raises(TimeoutError):
+            await running.drained("100ms")
+        go_on.set()
+        await running.drained("20s")
+
+
 async def test_drained_does_not_wait_for_polls(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     app = bench.consumer("others")
     app.declare(acting.act_async, wait=WAIT)

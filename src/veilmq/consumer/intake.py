@@ -63,7 +63,7 @@ class Intake:
         self.prefetch = Prefetch(options.prefetch)
         self._queue_timeout_s: int | None = None
         self._sends_timeout = not options.policy.queue_decides
-        self._to_create = [queue for queue in (options.dead_letter, options.queue) if queue and self.create]
+        self.to_create = [queue for queue in (options.dead_letter, options.queue) if queue and self.create]
         self.polls: set[Any] = set()  # tasks in progress
         self._requested = 0
         self._busy = False
@@ -82,10 +82,10 @@ class Intake:
         """
         subscription, options = self.subscription, self.options
         table = subscription.table
-        for queue in self._to_create:  # an existing queue is left unchanged; a URL implies one
+        for queue in self.to_create:  # an existing queue is left unchanged; a URL implies one
             if "/" not in queue:
                 self.client.create_queue(queue, {"fifo": True} if is_fifo(queue) else {})
-        self._to_create = []
+        self.to_create = []
         timeout_s = table.receive_timeout_s(subscription)
         effective_s = timeout_s
         if effective_s is None:

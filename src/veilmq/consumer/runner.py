@@ -228,7 +228,7 @@ class Runner(Watcher):
         A message in flight at the server may be in the reply to a poll in progress; so, while the server reports any,
         wait for these polls.
         """
-        if self._held:
+        if self._held or self._intake.to_create:  # a queue that does not exist yet cannot be inspected
             return False
         show, queue = self.client.show, self.handler.options.queue
         status, polls = await self._threads.run(show, queue), set(self._intake.polls)
