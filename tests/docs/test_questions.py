@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.program import packages
+from tests.conftest import EVERYTHING
 from tests.tidy.tree import ROOT, SRC
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer, SystemClock
@@ -131,6 +133,15 @@ def test_both_programs_make_as_many_attempts(name: str) -> None:
     page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     (retries,) = re.findall(r"(?:max_retries=|Immediate.*NumberOfRetries\()(\d+)", page)
     assert set(re.findall(r"attempts=(\d+)", page)) == {str(int(retries) + 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "client"), [("celery", "celery_sqs"), pytest.param("dramatiq", "dramatiq_sqs", marks=EVERYTHING)]
+)
+def test_the_other_library_accepts_its_program(name: str, client: str) -> None:
+    (program, *_) = re.findall(r"^```python\n(.*?)^```", (FOLDER / f"{name}.md").read_text(), re.MULTILINE | re.DOTALL)
+    environment = os.environ | packages(client) | {"AWS_DEFAULT_REGION": "us-east-1"}
+    subprocess.run([sys.executable, "-S", "-P", "-c", program], env=environment, check=True, timeout=60)
 
 
 @pytest.mark.slow
