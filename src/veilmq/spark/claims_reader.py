@@ -20,7 +20,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -286,14 +286,13 @@ class ClaimsStreamReader(QueueStreamReader):
         return 0
 
 
+@dataclass
 class ShardPartition(InputPartition):
     """A shard of claim ``number`` of ``source``."""
 
-    def __init__(self, source: str, number: int, shard: int) -> None:
-        super().__init__((source, number, shard))
-        self.source = source
-        self.number = number
-        self.shard = shard
+    source: str
+    number: int
+    shard: int
 
 
 def read_shard(options: SourceOptions, partition: ShardPartition) -> Iterator[pa.RecordBatch]:

@@ -68,8 +68,7 @@ class Offset:
 
     def claims_to(self, end: "Offset") -> range:
         """Return the numbers of the claims in the batch from this offset to ``end``."""
-        first = self.number + 1 if end.first is None else end.first
-        return range(first, end.number + 1)
+        return range(end.first or self.number + 1, end.number + 1)
 
 
 INITIAL = Offset()
@@ -181,8 +180,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of the batch from ``start`` to ``end``."""
         begin, until = self._offset(start), self._offset(end)
-        numbers = begin.claims_to(until)
-        if not numbers:
+        if not (numbers := begin.claims_to(until)):
             return []
         self._progress.planned(begin.number)
         with with_remedies():

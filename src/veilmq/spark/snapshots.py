@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from veilmq.client.messages import ClientError
 from veilmq.core import limits
 from veilmq.core.claims import SourceView
 from veilmq.spark.claims_reader import HeldSource, ShardPartition, connect, open_claims, read_shard
@@ -68,7 +69,12 @@ class SnapshotReader(DataSourceReader):
         with with_remedies():
             held = HeldSource.open(self._name, options, hold_s=options.hold_s or SNAPSHOT_HOLD_S)
             held.stop()  # the planning process ends before the job
-            bound = held.claim(NUMBER, options.messages_max or limits.CLAIM_MESSAGES.default, wait_s=0)
+            try:
+                bound = held.claim(NUMBER, options.messages_max or limits.CLAIM_MESSAGES.default, wait_s=0)
+            except ClientError as error:
+                if error.code != "EpochFenced":
+                    raise
+                return self.partitions()  # another job opened the snapshot; both bind the same messages
         return [ShardPartition(self._name, NUMBER, shard) for shard in range(bound.shards)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -60,8 +60,7 @@ class HeldReceipts:
     def receive(self, number: int, count_max: int, *, wait_s: int) -> int:
         """Receive batch ``number``, and return its size; wait up to ``wait_s``, only for the first message."""
         received = self.batches.setdefault(number, [])  # includes messages that exceeded the previous batch
-        wait_s = 0 if received else wait_s
-        received += self._receive(count_max - len(received), wait_s)
+        received += self._receive(count_max - len(received), 0 if received else wait_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
         while received and len(received) < count_max and sum(map(_size_bytes, received)) < bytes_max:
             missing, most = count_max - len(received), SQS_RECEIVE_COUNT.maximum
@@ -101,8 +100,7 @@ class HeldReceipts:
 
     def _renew(self) -> None:
         lease_s = self._options.lease_s
-        without_retries = replace(self._options.connection, patience_s=0)  # the next renewal is the retry
-        client = QueueClient(without_retries.transport())
+        client = QueueClient(replace(self._options.connection, patience_s=0).transport())  # the next call is the retry
 
         def renew(receipts: Sequence[str]) -> ClientError | Unreachable | None:
             try:
@@ -132,12 +130,11 @@ AVAILABLE_NOW_WAIT_S = 1
 """A receive that does not wait may miss messages of a distributed queue."""
 
 
+@dataclass
 class MessagesPartition(InputPartition):
     """Messages for a task, with the columns of the source."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        super().__init__(None)
-        self.batch = batch
+    batch: pa.RecordBatch
 
 
 class SqsStreamReader(QueueStreamReader):

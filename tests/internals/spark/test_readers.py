@@ -22,12 +22,13 @@ from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
 from veilmq.client.messages import ClientError, Unreachable
-from veilmq.core.claims import SourceView
+from veilmq.core.claims import Bound, SourceView
 from veilmq.core.messages import Attribute
-from veilmq.spark.claims_reader import ClaimsStreamReader, HeldSource
+from veilmq.spark.claims_reader import ClaimsStreamReader, HeldSource, ShardPartition
 from veilmq.spark.offsets import IDLE_S, INITIAL, AsynchronousProgress, Offset, OffsetUnknown, Progress
 from veilmq.spark.options import CLAIMS, SQS, SourceOptions
 from veilmq.spark.retries import SourceFailed
+from veilmq.spark.snapshots import SnapshotReader
 from veilmq.spark.sqs_reader import HeldReceipts, MessagesPartition, SqsStreamReader, shards
 from veilmq.testing import RunningServer
 
@@ -140,6 +141,23 @@ def test_available_now_reads_an_unlogged_claim_and_the_messages_of_its_start(
     assert sorted(read + bodies(after, first, last)) == sorted(sent)
     assert after.latestOffset(last, limit) == last
     assert left(client, QUEUE) == (5, 0)
+
+
+def test_jobs_of_a_snapshot_may_start_at_the_same_moment(
+    server: RunningServer, client: HttpQueueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a self-join: another job opens the snapshot after this one, and binds the messages."""
+    send(client, QUEUE, 5)
+    jobs = SnapshotReader(SourceOptions.of({"endpoint": server.endpoint, "queue": QUEUE}), "today")
+    claim, others = HeldSource.claim, []
+
+    def claim_late(held: HeldSource, *arguments: Any, **named: Any) -> Bound:
+        monkeypatch.setattr(HeldSource, "claim", claim)
+        others.append(jobs.partitions())
+        return claim(held, *arguments, **named)
+
+    monkeypatch.setattr(HeldSource, "claim", claim_late)
+    assert [jobs.partitions()] == others == [[ShardPartition("today", 1, 0)]]
 
 
 def test_first_claim_is_found_by_the_name_of_the_stream(server: RunningServer, client: HttpQueueClient) -> None:
