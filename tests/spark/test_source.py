@@ -68,7 +68,17 @@ def test_available_now_reads_the_messages_of_its_start(
     assert len(sent) == 60
 
 
-def test_message_has_all_columns(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
+@pytest.mark.parametrize("timestamp", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_message_has_all_columns(
+    spark: SparkSession,
+    server: RunningServer,
+    client: HttpQueueClient,
+    request: pytest.FixtureRequest,
+    timestamp: str,
+) -> None:
+    """Whatever type SQL's ``timestamp`` has in this session."""
+    spark.conf.set("spark.sql.timestampType", timestamp)
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.timestampType"))
     attributes = {"kind": Attribute(type="String", text="a"), "weight": Attribute(type="Number", text="1.5")}
     sent = client.send(QUEUE, "body", attributes=attributes, group="g")
     server.advance(1_000)

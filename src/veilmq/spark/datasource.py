@@ -27,7 +27,7 @@ if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "p
 
 SCHEMA = (
     "id string, body string, attributes map<string, string>, attribute_types map<string, string>, group string, "
-    "sent_at timestamp, received_at timestamp, receive_count int, sequence_number string, queue string"
+    "sent_at timestamp_ltz, received_at timestamp_ltz, receive_count int, sequence_number string, queue string"
 )
 """The columns of the source, equal to those of the server's Arrow batches.
 
