@@ -260,6 +260,12 @@ def test_the_progress_of_a_move_changes_without_a_reload(
     expect(row).to_contain_text("3 of 3")
     expect(row).to_contain_text("completed")
     assert counts(queues, jobs) == (3, 0)
+    page.locator("[name=rate]").fill("0")
+    with page.expect_request_finished(lambda request: request.resource_type == "fetch"):  # for the table of moves
+        page.get_by_role("button", name="Start redrive").click()
+    page.evaluate("new Promise(setTimeout)")
+    expect(page.get_by_text("must be 1 to 500")).to_be_visible()
+    expect(page.locator("[name=rate]")).to_have_value("0")
 
 
 def test_a_move_that_ends_while_its_page_is_hidden_or_its_button_has_the_focus_is_shown_then(

@@ -77,8 +77,12 @@
     const rendered = new DOMParser().parseFromString(await reply.text(), "text/html").querySelector("[data-live=moves]");
     const section = document.querySelector("[data-live=moves]");
     if (!rendered || !section) return;
+    const form = section.querySelector("#redrive"); // with what was typed, and its errors
     if (section.contains(document.activeElement)) section.addEventListener("focusout", showMoves, { once: true });
-    else section.replaceChildren(...rendered.childNodes);
+    else {
+      if (form) rendered.querySelector("#redrive")?.replaceWith(form);
+      section.replaceChildren(...rendered.childNodes);
+    }
   }
 
   function end({ reason }) {
