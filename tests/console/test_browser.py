@@ -226,6 +226,12 @@ def test_counts_in_the_list_change_without_a_reload(
     expect(cell).to_have_text("2")
 
 
+def test_a_double_click_sends_a_form_once(visit: Visit, jobs: str) -> None:
+    page = visit(f"{place(jobs)}/messages/send")
+    event = "new SubmitEvent('submit', {bubbles: true, cancelable: true})"  # a real one would leave the page
+    assert page.evaluate(f"[0, 1].map(() => document.forms[0].dispatchEvent({event}))") == [True, False]
+
+
 @pytest.fixture
 def dead(server: RunningServer, queues: HttpQueueClient, jobs: str) -> str:
     """The name of the dead-letter queue of ``jobs``, with three messages."""

@@ -4,6 +4,7 @@
   "use strict";
 
   const RETRY_MS = 30000; // after a refusal: too many pages are open, or the session has ended
+  const DOUBLE_MS = 5000; // later the user may have stopped the first request
   const SVG = "http://www.w3.org/2000/svg";
   let source = null;
   let retryTimer = 0;
@@ -122,6 +123,12 @@
     });
   }
 
+  let sent = null; // the form that was sent last, and when: a double click sends it once
+  document.addEventListener("submit", (event) => {
+    const again = sent && sent.form === event.target && event.timeStamp - sent.at < DOUBLE_MS;
+    if (again) event.preventDefault();
+    else if (event.target.method === "post") sent = { form: event.target, at: event.timeStamp };
+  });
   document.addEventListener("visibilitychange", open);
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.target.closest("[data-live]") || event.target.querySelector?.("[data-live]")) open();
