@@ -244,13 +244,10 @@ class Database:
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
         except FAILURES as error:  # the database may be dropped or closed
             # An exhausted pool or server is reachable.
-            if isinstance(error, asyncpg.TooManyConnectionsError):
-                is_exhausted = pool.get_size() > 0
-            else:
-                is_exhausted = pool.get_size() == pool.get_max_size() and not pool.get_idle_size()
-            if not is_exhausted:
+            exhausted_at = 1 if isinstance(error, asyncpg.TooManyConnectionsError) else pool.get_max_size()
+            if pool.get_size() - pool.get_idle_size() < exhausted_at:
                 self.breaker.failed()
-            log.warning("no connection to the database: %s", str(error) or type(error).__name__)
+            log.warning("no connection to %s: %s", self.shown_url, sentence(error))
             raise StoreUnavailable from error
         self.breaker.succeeded()
         try:
@@ -294,7 +291,7 @@ class Database:
         opened = sum(each.get_size() for each in self._pools)
         in_use = opened - sum(each.get_idle_size() for each in self._pools)
         allowed = len(self._pools) * self.options.connections
-        is_reachable = not self.breaker.is_open
+        is_reachable = self._is_known and not self.breaker.is_open
         return [
             gauge("store_reachable", "1 unless the last attempt to reach the database failed.", is_reachable),
             counter("store_connection_failures", "Failed attempts to reach the database.", self.breaker.failures),

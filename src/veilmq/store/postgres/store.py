@@ -454,7 +454,10 @@ class Shards(Store):
         return found[0] if all(found) else []
 
     def warnings(self) -> list[str]:
-        return list(dict.fromkeys(text for engine in self._open_engines() for text in engine.clock_guard.warnings()))
+        down = [each for each in self.shards.values() if not each.is_open or each.database.breaker.is_open]
+        texts = [f"Database {each.place + 1} cannot be reached, and its queues are unavailable." for each in down]
+        guards = (each.clock_guard.warnings() for each in self._open_engines())
+        return list(dict.fromkeys(chain(texts if len(down) < len(self.shards) else (), *guards)))
 
     async def trust_clock(self) -> str:
         """Trust the clocks of all open databases; see ``store.port.Store``."""
@@ -469,7 +472,7 @@ class Shards(Store):
         if len(self.shards) == 1:
             return self._home.metrics()
         merged: dict[str, Metric] = {}
-        for engine in self._open_engines():
+        for engine in self.shards.values():
             for metric in (*engine.metrics(), *engine.catalog.outbox.metrics()):
                 samples: dict[str, Any] = dict(merged[metric.name].samples) if metric.name in merged else {}
                 for value, sample in metric.samples.items():

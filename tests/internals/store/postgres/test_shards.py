@@ -269,6 +269,10 @@ def start_again(host: ShardsHost, server: PostgresServer) -> None:
     host.down.clear()
 
 
+def reachable(host: ShardsHost) -> dict[str, float]:
+    return next(dict(each.samples) for each in host.engine.metrics() if each.name == "store_reachable")
+
+
 def test_other_databases_keep_serving(two_servers: tuple[ShardsHost, PostgresServer]) -> None:
     """Its queues and listings fail temporarily; dead letters for it wait; then all continues."""
     host, server = two_servers
@@ -291,6 +295,8 @@ def test_other_databases_keep_serving(two_servers: tuple[ShardsHost, PostgresSer
     assert host.counts(QUEUE) == (0, 0, 0)
     host.create(LATER)
     assert host.run(host.engine.readiness_failures()) == []
+    assert reachable(host) == {"1": True, "2": False}
+    assert host.engine.warnings() == ["Database 2 cannot be reached, and its queues are unavailable."]
     start_again(host, server)
     assert host.place_of(LATER) == 0
     host.advance(CLAIM_MS + POLL_MS)
@@ -341,9 +347,12 @@ def test_node_starts_without_it(two_servers: tuple[ShardsHost, PostgresServer]) 
     host.send("a", queue=names(2)[0])
     with pytest.raises(StoreUnavailable):
         host.send("b", queue=names(2)[1])
+    assert reachable(host) == {"1": True, "2": False}
+    assert host.engine.warnings() == ["Database 2 cannot be reached, and its queues are unavailable."]
     start_again(host, server)
     host.advance(REFRESH_MS)
     host.send("c", queue=names(2)[1])
+    assert (reachable(host), host.engine.warnings()) == ({"1": True, "2": True}, [])
     assert host.receive_one(queue=names(2)[1]).body == "c"
 
 
