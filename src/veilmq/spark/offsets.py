@@ -108,8 +108,8 @@ class Progress:
         """Return whether the batch that ends at ``number``, where the next batch starts, is certainly finished."""
         return self.ordered or number <= self._committed or number not in self._made
 
-    def finished_when_idle(self, number: int, now_s: float) -> bool:
-        """Return the same for an idle stream: Spark has requested the batch after ``number`` for ``IDLE_S``."""
+    def is_idle(self, number: int, now_s: float) -> bool:
+        """Return whether the batch is finished because Spark has requested the one after it for ``IDLE_S``."""
         since_s = self._idle_since_s.setdefault(number, now_s)
         self._idle_since_s = {number: since_s}
         return now_s - since_s >= IDLE_S
@@ -164,14 +164,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         with with_remedies():
             begin = self._begin(self._offset(start))
-            if self._progress.finished(begin.number):
+            if self._progress.finished(begin.number) or self._progress.is_idle(begin.number, time.monotonic()):
                 self._finish(begin.number)
             if self._budget is not None:  # a takeover increases it when the source is opened
                 messages_max = min(messages_max, self._budget)
             number = self._next(begin, messages_max)
             if number is None:
-                if self._progress.finished_when_idle(begin.number, time.monotonic()):
-                    self._finish(begin.number)
                 return start
         self._progress.made(number)
         first, queue = None if number == start["n"] + 1 else number, self._options.connection.queue_name

@@ -421,10 +421,30 @@ def test_plan_before_the_commit_reveals_asynchronous_tracking(calls: list[str]) 
 
 def test_idle_stream_finishes_after_some_seconds() -> None:
     progress = progress_after("batch 0")
-    assert not progress.finished_when_idle(1, 100.0)
-    assert not progress.finished_when_idle(1, 100.0 + IDLE_S - 0.1)
-    assert progress.finished_when_idle(1, 100.0 + IDLE_S)
-    assert not progress.finished_when_idle(2, 101.0 + IDLE_S), "the rest of another one does not count"
+    assert not progress.is_idle(1, 100.0)
+    assert not progress.is_idle(1, 100.0 + IDLE_S - 0.1)
+    assert progress.is_idle(1, 100.0 + IDLE_S)
+    assert not progress.is_idle(2, 101.0 + IDLE_S), "the rest of another one does not count"
+
+
+def test_idle_stream_finishes_its_first_batch_before_it_waits_again(
+    server: RunningServer, client: HttpQueueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, now_s, found, limit = reader(server), [0.0], list[tuple[int, int]](), ReadMaxRows(10)
+    stream._progress.ordered = False
+    following = stream._next
+
+    def wait(*words: Any) -> int | None:
+        found.append(left(client, QUEUE))
+        now_s[0] += 20
+        return following(*words)
+
+    monkeypatch.setattr(stream, "_next", wait)
+    monkeypatch.setattr("veilmq.spark.offsets.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    send(client, QUEUE, 1)
+    first = stream.latestOffset(START, limit)
+    assert [stream.latestOffset(first, limit) for _ in range(2)] == [first] * 2
+    assert found == [(1, 0), (0, 1), (0, 0)]
 
 
 def test_unknown_stream_continues_only_with_skip(server: RunningServer, client: HttpQueueClient) -> None:
