@@ -209,6 +209,12 @@ def _policy(name: str, lease: Any) -> Any:
     return Adaptive() if lease == "auto" else Fixed(lease)
 
 
+def _backoff(name: str, retry: Any) -> Backoff:
+    if not isinstance(retry, Backoff):
+        raise ValueError(f"{name} is {retry!r}; it must be a Backoff, such as Backoff('5s')")
+    return retry
+
+
 _FIELDS = {"wait": "wait_s", "timeout": "timeout_s", "stall": "stall_s", "lease": "policy"}
 _VALIDATE: dict[str, Callable[[str, Any], object]] = {
     "concurrency": partial(checked, 1, math.inf),
@@ -219,6 +225,7 @@ _VALIDATE: dict[str, Callable[[str, Any], object]] = {
     "timeout": _timeout_s,
     "stall": _timeout_s,
     "lease": _policy,
+    "retry": _backoff,
 }
 
 

@@ -144,6 +144,7 @@ def test_a_handler_must_take_one_payload(function: Callable[..., Any]) -> None:
         ({"pool": "thread"}, "cannot run in the thread pool"),
         ({"on_lost": "ignore"}, "on_lost"),
         ({"kill_on_lost": True}, "needs pool='process'"),
+        ({"retry": "5s"}, "must be a Backoff"),
     ],
     ids=str,
 )
