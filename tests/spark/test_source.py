@@ -160,7 +160,7 @@ def test_snapshot_is_acknowledged_by_name(spark: SparkSession, server: RunningSe
     assert left(client, QUEUE) == (0, 0)
     send(client, QUEUE, 5, begin=30)
     assert snapshots.acknowledge("today", **where) == 0, "again it deletes nothing more"
-    with pytest.raises(PySparkException, match="acknowledged.*another snapshot name"):
+    with pytest.raises(PySparkException, match=r"acknowledged.*another snapshot name"):
         table(spark, server, snapshot="today").count()
     assert left(client, QUEUE) == (5, 0)
 

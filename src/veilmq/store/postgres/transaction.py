@@ -434,8 +434,8 @@ async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T
                 break
         else:
             raise InternalError
-    # Not while the connection is released, which takes iterations of the loop: a poll that is woken and resubmitted must
-    # see the change, such as a new policy.
+    # Not while the connection is released, which takes iterations of the loop: a poll that is woken and submitted again
+    # must see the change, such as a new policy.
     for call in tx.after_commit:
         call()
     return result
