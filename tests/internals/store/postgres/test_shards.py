@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import eq
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -269,7 +270,7 @@ def start_again(host: ShardsHost, server: PostgresServer) -> None:
     host.down.clear()
 
 
-def reachable(host: ShardsHost) -> dict[str, float]:
+def reachable(host: ShardsHost) -> dict[str, Any]:
     return next(dict(each.samples) for each in host.engine.metrics() if each.name == "store_reachable")
 
 
