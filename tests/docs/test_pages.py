@@ -140,7 +140,7 @@ CONSUMER = read("docs/consumer.md")
 def test_the_first_program_of_the_consumer_page_works() -> None:
     program = next(block for block in blocks("python", CONSUMER) if block.startswith("from veilmq"))
     program, run = program.rstrip().rsplit("\n", 1)
-    assert run == "app.run()"
+    assert run == "raise SystemExit(app.run())"
     with RunningServer(clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders", {"receive_wait_s": 1})
         client.send("orders", "hello")
