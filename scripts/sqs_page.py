@@ -210,6 +210,7 @@ queue.
   ([lifecycle.md](../lifecycle.md#receipts)), and its entry of a `ChangeMessageVisibilityBatch` has `"earlier"`.
 - **A FIFO group is blocked** until none of its messages is in flight. AWS returns a released message although later
   messages of its group are still in flight.
+- **In flight** may be 20,000 messages of a FIFO queue, on AWS 120,000, unless `fifo_in_flight_max` is set.
 - **A dead-letter queue** is in the same account, region and server as its sources.
 - **A queue URL may name any host:** only its path counts. A bare queue name, and `/queue/<name>` as in ElasticMQ,
   name a queue of the caller. A URL that names no queue is `QueueDoesNotExist` in JSON and `InvalidAddress` in Query.
