@@ -31,7 +31,6 @@ from veilmq.store.sqlite.standard import (
     DEFERRED,
     EXPIRED_SKIPPED_MAX,
     DeadLetterSink,
-    Delivery,
     NextId,
     ReceiveRequest,
     Results,
@@ -141,9 +140,8 @@ def receive(
         results[slot] = _repeat_attempt(session, queue, command, key)
         if results[slot] is not None:
             return
-    delivery = Delivery(session, queue)
-    shares, unsettled = distribute(session, queue, requests, delivery.capacity, sink)
-    leased = delivery.lease(requests, shares, results)
+    shares, unsettled = distribute(session, queue, requests, queue.in_flight_max - queue.in_flight, sink)
+    leased, replies = standard.lease(session, queue, requests, shares, results)
     blocks: dict[int, list[int]] = {}
     for row, visible_at_ms in leased:
         block = blocks.setdefault(row[GROUP], [visible_at_ms, row[SEQ], row[SEQ], 0])
@@ -158,7 +156,7 @@ def receive(
         session.executemany(SQL["block_group"], [(*block, queue.partition, group) for group, block in blocks.items()])
     if unsettled:
         update_cursors(session, queue, unsettled)
-    delivery.reply(results)
+    standard.reply(session, queue, replies, results)
     if key is not None and results[slot] is not DEFERRED and results[slot].messages:
         receipts = [session.codec.read(message.receipt) for message in results[slot].messages]
         taken = [AttemptedMessage(*receipt[1:], receipt[4]) for receipt in receipts]

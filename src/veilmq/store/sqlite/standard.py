@@ -35,6 +35,7 @@ GENERATION_BITS = 32
 EXPIRED_SKIPPED_MAX = 1_000  # the most expired messages (of a FIFO queue: groups) that one receive skips
 
 Results = list[Any]
+Replies = list[tuple[int, list[ReceivedMessage], bool]]  # slots, messages, and whether the in-flight limit was reached
 DEFERRED = object()  # the result of a command that the next batch applies, because this one is full
 
 _ENDS_READ = 1_000  # ends of delays and leases to read, in search of the first lease
@@ -110,56 +111,31 @@ class DeadLetterSink:
             self._move(self._dead)
 
 
-class Delivery:
-    """Deliver messages to the receives of a group, in queues of both kinds: leases, results and totals.
+def lease(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results
+) -> tuple[list[tuple[Row, int]], Replies]:
+    """Lease the messages of each share to its receive; return all rows with their deadlines, and the replies.
 
-    ``capacity`` is how many more messages may be in flight.
+    Receives that get nothing because the batch is full are deferred to the next one.
     """
-
-    def __init__(self, session: Session, queue: Queue) -> None:
-        self._session = session
-        self._queue = queue
-        self.capacity = self._capacity_left = queue.in_flight_max - queue.in_flight
-        self._replies: list[tuple[int, list[ReceivedMessage], bool]] = []
-        self._row_leases: list[Row] = []  # of messages that have a row
-        self._ready_leases: list[tuple[Row, int]] = []  # of messages from the ready list: lane and lease, seq
-
-    def lease(self, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
-        """Lease the messages of each share to its receive; return all rows with their deadlines.
-
-        Receives that get nothing because the batch is full are deferred to the next one.
-        """
-        session, queue, row_leases, ready_leases = self._session, self._queue, self._row_leases, self._ready_leases
-        leased: list[tuple[Row, int]] = []
-        is_cut = session.read_bytes_left <= 0
-        generation = getrandbits(GENERATION_BITS) or 1  # 0: never received. One for all, as they share no message
-        for request, share in zip(requests, shares, strict=True):
-            if share:
-                self._lease(request, share, generation, leased)
-            elif is_cut and request.command.count and self._capacity_left > 0:
-                results[request.slot] = DEFERRED
-                if queue.throttle is not None and request.command.requested_at_ms is None:
-                    queue.throttle.undo()  # the next batch counts it
-            else:
-                self._replies.append((request.slot, [], self._capacity_left <= 0))
-        if ready_leases:
-            runs = to_runs(sorted(ready_leases))  # as each row costs a statement
-            first = dict(sorted([(lease[0], seq) for lease, seq, _ in runs], reverse=True))  # by lane
-            last = dict(sorted([(lease[0], seq) for lease, _, seq in runs]))
-            taken = [(lane, first[lane], seq) for lane, seq in last.items()]
-            remove_runs(session, queue.partition, taken, at_front=session.now_ms < queue.expires_at_ms)
-            session.stage(SQL["lease_ready"], [(queue.partition, session.now_ms, *run, *lease) for lease, *run in runs])
-        if row_leases:
-            session.stage(SQL[f"{queue.kind}_lease"], row_leases)
-        if leased:
-            queue.received += len(leased)
-            session.dirty.add(queue)
-        return leased
-
-    def _lease(self, request: ReceiveRequest, rows: list[Row], generation: int, leased: list[tuple[Row, int]]) -> None:
-        session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, request.command
+    now_ms, issue, number, fifo = session.now_ms, session.codec.issue, queue.number, queue.fifo
+    leased: list[tuple[Row, int]] = []
+    replies: Replies = []
+    row_leases: list[Row] = []  # of messages that have a row
+    ready_leases: list[tuple[Row, int]] = []  # of messages from the ready list: lane and lease, seq
+    is_cut, capacity = session.read_bytes_left <= 0, queue.in_flight_max - queue.in_flight
+    generation = getrandbits(GENERATION_BITS) or 1  # 0: never received. One for all, as they share no message
+    for request, rows in zip(requests, shares, strict=True):
+        command = request.command
+        if is_cut and not rows and command.count and capacity > 0:
+            results[request.slot] = DEFERRED
+            if queue.throttle is not None and command.requested_at_ms is None:
+                queue.throttle.undo()  # the next batch counts it
+            continue
         messages: list[ReceivedMessage] = []
-        self._replies.append((request.slot, messages, self._capacity_left <= 0))
+        replies.append((request.slot, messages, capacity <= 0))
+        if not rows:
+            continue
         timeout_s, requested_at_ms, rules = command.timeout_s, command.requested_at_ms, None
         if timeout_s is None:
             timeout_s, rules = queue.settings.visibility_timeout_s, queue.rules
@@ -168,7 +144,6 @@ class Delivery:
         end_ms = NEVER_MS if command.lease_s_max is None else requested_at_ms + command.lease_s_max * SECOND_MS
         visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
         first_log = log = 0 if queue.log is None else session.events.received(queue, rows, requested_at_ms)
-        issue, number, fifo = session.codec.issue, queue.number, queue.fifo
         for row in rows:
             # ``here_ms`` and ``before_ms``: the first receive in this queue, and before it was moved
             seq, lane, received, epoch, here_ms, message_id, body, properties, source, before, before_ms, group, _ = row
@@ -179,13 +154,11 @@ class Delivery:
                 log = log_placed(first_log, len(messages))
             if epoch is None:
                 epoch = 0
-                self._ready_leases.append(((lane, visible_at_ms, generation, requested_at_ms, log), seq))
+                ready_leases.append(((lane, visible_at_ms, generation, requested_at_ms, log), seq))
             else:
-                self._row_leases.append(
+                row_leases.append(
                     (queue.partition, group, seq, log, visible_at_ms, generation, requested_at_ms, now_ms)
                 )
-            if received:
-                queue.redelivered += 1
             messages.append(
                 ReceivedMessage(
                     id=message_id,
@@ -202,31 +175,49 @@ class Delivery:
                 )
             )
             leased.append((row, visible_at_ms))
-            if visible_at_ms > now_ms:
-                queue.in_flight += 1
-                if visible_at_ms < queue.hidden_until_ms:
-                    queue.hidden_until_ms = visible_at_ms
-        self._capacity_left -= len(messages)
+        capacity -= len(messages)
+    if leased:
+        hidden_until_ms = [at_ms for _, at_ms in leased if at_ms > now_ms]
+        queue.in_flight += len(hidden_until_ms)
+        queue.hidden_until_ms = min([queue.hidden_until_ms, *hidden_until_ms])
+        queue.received += len(leased)
+        queue.redelivered += sum([row[RECEIVE_COUNT] > 0 for row, _ in leased])
+        session.dirty.add(queue)
+        _write_leases(session, queue, row_leases, ready_leases)
+    return leased, replies
 
-    def reply(self, results: Results) -> None:
-        """Store the results in their slots."""
-        session, queue, settings = self._session, self._queue, self._queue.settings
-        if self._replies:
-            queue.at_limit = self._replies[-1][2]
-        next_due_ms: int | None = -1  # not known yet
-        for slot, messages, at_limit in self._replies:
-            due_ms: int | None = session.now_ms
-            if queue.wake is not None or not messages:
-                if next_due_ms == -1:
-                    next_due_ms = next_due(session, queue)
-                due_ms = next_due_ms
-            results[slot] = Received(
-                messages=messages,
-                next_due_ms=due_ms,
-                receive_wait_s=settings.receive_wait_s,
-                over_limit=at_limit and not messages and not queue.fifo,
-                smq_base64=settings.smq_base64,
-            )
+
+def _write_leases(session: Session, queue: Queue, row_leases: list[Row], ready_leases: list[tuple[Row, int]]) -> None:
+    if ready_leases:
+        runs = to_runs(sorted(ready_leases))  # as each row costs a statement
+        first = dict(sorted([(lease[0], seq) for lease, seq, _ in runs], reverse=True))  # by lane
+        last = dict(sorted([(lease[0], seq) for lease, _, seq in runs]))
+        taken = [(lane, first[lane], seq) for lane, seq in last.items()]
+        remove_runs(session, queue.partition, taken, at_front=session.now_ms < queue.expires_at_ms)
+        session.stage(SQL["lease_ready"], [(queue.partition, session.now_ms, *run, *lease) for lease, *run in runs])
+    if row_leases:
+        session.stage(SQL[f"{queue.kind}_lease"], row_leases)
+
+
+def reply(session: Session, queue: Queue, replies: Replies, results: Results) -> None:
+    """Store the results of receives in their slots, once the leases are written."""
+    settings = queue.settings
+    if replies:
+        queue.at_limit = replies[-1][2]
+    next_due_ms: int | None = -1  # not known yet
+    for slot, messages, at_limit in replies:
+        due_ms: int | None = session.now_ms
+        if queue.wake is not None or not messages:
+            if next_due_ms == -1:
+                next_due_ms = next_due(session, queue)
+            due_ms = next_due_ms
+        results[slot] = Received(
+            messages=messages,
+            next_due_ms=due_ms,
+            receive_wait_s=settings.receive_wait_s,
+            over_limit=at_limit and not messages and not queue.fifo,
+            smq_base64=settings.smq_base64,
+        )
 
 
 def next_due(session: Session, queue: Queue) -> int | None:
@@ -371,12 +362,11 @@ def receive(
     session: Session, queue: Queue, requests: list[ReceiveRequest], results: Results, sink: DeadLetterSink | None
 ) -> None:
     """Deliver messages to the ``requests`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
-    delivery = Delivery(session, queue)
-    shares = distribute(session, queue, requests, delivery.capacity, sink)
-    leased = delivery.lease(requests, shares, results)
+    shares = distribute(session, queue, requests, queue.in_flight_max - queue.in_flight, sink)
+    leased, replies = lease(session, queue, requests, shares, results)
     if queue.has_groups:
         fair.received(session, queue, leased)
-    delivery.reply(results)
+    reply(session, queue, replies, results)
 
 
 def distribute(
