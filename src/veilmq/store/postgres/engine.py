@@ -43,7 +43,7 @@ from veilmq.store.postgres.node import ClockGuard, Node
 from veilmq.store.postgres.outbox import Relay
 from veilmq.store.postgres.queues import PartitionRetired, Queue
 from veilmq.store.postgres.receives import receive
-from veilmq.store.postgres.transaction import JANITOR_MS, number_events, run_cold, sweep
+from veilmq.store.postgres.transaction import JANITOR_MS, SLICE_EVENTS, number_events, run_cold, sweep
 
 log = logging.getLogger(__name__)
 
@@ -383,7 +383,8 @@ class EventExport:
             self._timer = engine.clock.call_at(engine.clock.now_ms() + _IDLE_MS_MAX, self.release)
         if isinstance(command, (PlanExport, CountEvents)):
             async with engine.database.connection() as connection:
-                await number_events(connection, engine.options)
+                wanted = getattr(command, "events_max", SLICE_EVENTS)
+                await number_events(connection, engine.options, min(SLICE_EVENTS, max(1, wanted)))
         result = await run_cold(engine, command)
         if result is None or (isinstance(command, ForgetEvents) and not result.more):
             self.release()

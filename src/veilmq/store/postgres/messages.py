@@ -154,12 +154,15 @@ async def _settle(name: str, node: Node, connection: Any, queue: Queue, commands
         if name == "delete":
             for each, _, state in outcomes:
                 each.results[each.result_index] = state
-            useless = [each.receipt for each, _, state in outcomes if not _acts(state, each, queue)]
             if freed and shares is not None:
                 shares.ended([row["seq"] for row in freed], freed[0]["now"])
+            useless = [(each.receipt, state) for each, _, state in outcomes if not _acts(state, each, queue)]
             node.totals[queue.number]["deleted"] += len(outcomes) - len(useless)
-            earlier = [each.receipt for each, _, state in outcomes if state is ReceiptState.EARLIER]
-            await queues.write_late_deletes(connection, queue, useless, earlier=earlier)
+            if queue.logs:
+                ended = [receipt for receipt, state in useless if state in (ReceiptState.EXPIRED, ReceiptState.GONE)]
+                by_state = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
+                superseded = [each.receipt for each, _, state in outcomes if state in by_state]
+                await queues.write_late_deletes(connection, queue, ended, superseded=superseded)
         else:
             freed = [row for row in freed if row["until"] <= row["now"]]
             for each, row, state in outcomes:

@@ -189,15 +189,16 @@ async def write_ended_receipts(connection: Any, queue: Queue, how: str, seqs: li
 
 
 async def write_late_deletes(
-    connection: Any, queue: Queue, useless: Sequence[Receipt], *, earlier: Sequence[Receipt]
+    connection: Any, queue: Queue, ended: Sequence[Receipt], *, superseded: Sequence[Receipt]
 ) -> None:
-    """Write the events of ``useless`` receipts, which deleted nothing, and of ``earlier`` ones, which did."""
-    if not (queue.logs and (useless or earlier)):
+    """Write the events of deletes in a logged queue by receipts that have ended, or that another one superseded."""
+    if not (ended or superseded):
         return
     end, args = sql(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
     # First those whose end is not written; meanwhile a receive or the janitor may write it.
-    left = await _not_ended(connection, useless, end, queue.partition, *args)
-    left = await _not_ended(connection, [*left, *earlier], EVENTS["delete_late"], queue.origin)
+    left = await _not_ended(connection, ended, end, queue.partition, *args)
+    left = await _not_ended(connection, left, EVENTS["delete_late"], queue.origin)
+    await _not_ended(connection, superseded, EVENTS["delete_late"], queue.origin)
     if left:  # their partition may be retired
         for (partition,) in await connection.fetch(EVENTS["retired_parts"], queue.number):
             left = await _not_ended(connection, left, end, partition, *args)

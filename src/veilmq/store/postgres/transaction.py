@@ -549,16 +549,16 @@ async def _rows(connection: Any, statement: str) -> AsyncIterator[Sequence[Any]]
         after = rows[-1][0]
 
 
-_SLICE_EVENTS = 1_000
+SLICE_EVENTS = 1_000
 
 
-async def number_events(connection: Any, options: PostgresOptions) -> None:
+async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
     """Number all committed events."""
     await connection.execute(EVENTS["create_state"])
     while True:
         async with connection.transaction():
             state = await connection.fetchrow(EVENTS["lock_state"])
-            rows = sorted(await connection.fetch(EVENTS["take"], _SLICE_EVENTS), key=itemgetter("number"))
+            rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=itemgetter("number"))
             if not rows:
                 return
             room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
@@ -577,5 +577,5 @@ async def number_events(connection: Any, options: PostgresOptions) -> None:
             if expired:
                 await connection.executemany(EVENTS["delete_receipt"], expired)
             await connection.execute(EVENTS["add_numbers"], len(kept), len(dropped))
-        if len(rows) < _SLICE_EVENTS:
+        if len(rows) < slice_events:
             return
