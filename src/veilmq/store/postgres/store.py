@@ -99,11 +99,16 @@ class Shards(Store):
 
     async def _open_all(self) -> None:
         """Open all reachable databases."""
-        failure = await self._connect(self._home)
-        for place, url in self._configured_urls.items():
-            self._add(place, url)
+        failures: dict[int, BaseException] = {}
+        for engine in [self._add(place, url) for place, url in self._configured_urls.items()]:
+            with store_errors(engine.database.url):
+                try:
+                    await engine.database.open()
+                except UNREACHABLE as error:
+                    failures[engine.place] = error
+        failure = failures.get(0)
         if failure is None:
-            await self._read_home()
+            await self._read_home([engine for place, engine in self.shards.items() if place not in failures])
         else:  # the other databases have the identity of the store
             self._home.database.breaker.failed()
             self._apply_members(databases.load_members(self._home.database.url))
@@ -114,25 +119,14 @@ class Shards(Store):
             others = " No other known database of its store can be reached." if len(self.shards) > 1 else ""
             raise StoreError(f"{self._home.database.shown_url} cannot be used: {sentence(failure)}{others}")
 
-    async def _connect(self, engine: PostgresEngine) -> BaseException | None:
-        """Connect; return the error if the database cannot be reached. Raises ``StoreError`` if it cannot be used."""
-        with store_errors(engine.database.url):
-            try:
-                await engine.database.open()
-            except UNREACHABLE as error:
-                return error
-        return None
-
-    async def _read_home(self) -> None:
+    async def _read_home(self, reached: Sequence[PostgresEngine]) -> None:
         """Register the given URLs at the home, and read its list."""
-        given = [engine for place, engine in self.shards.items() if place]
-        reached = [engine for engine in given if await self._connect(engine) is None]
         async with self._home.database.connection() as connection:
             with store_errors(self._home.database.url):
                 home = self._identity = await databases.home_identity(connection)
             async with connection.transaction():
                 await connection.execute(SHARDS["lock_members"])
-                for engine in given:
+                for engine in list(self.shards.values())[1:]:
                     with store_errors(engine.database.url):
                         is_sure = False
                         if engine in reached:
