@@ -133,6 +133,17 @@ async def test_a_woken_poll_is_not_overtaken(bench: Bench) -> None:
     assert sorted(bench.results) == [("late", 0, []), ("waiter", 0, ["a"])]
 
 
+async def test_a_poll_submitted_when_retention_ends_is_not_overtaken(bench: Bench) -> None:
+    await bench.do(SetQueue(queue=QUEUE, settings={"retention_s": 60, "in_flight_max": 1}))
+    await bench.send("a")
+    bench.poll("holder", timeout_s=600)
+    await bench.advance(45_000)
+    await bench.send("b")
+    await bench.parked("first", "second")
+    await bench.advance(15_000)
+    assert bench.results[1:] == [("first", 60_000, ["b"])]
+
+
 async def test_a_message_sent_after_the_first_attempt_is_not_missed(bench: Bench) -> None:
     """Poll and send are in one batch: the poll's first result is empty, but it gets the message."""
     bench.poll("one")

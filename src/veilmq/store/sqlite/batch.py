@@ -7,7 +7,7 @@ have results, and does not see sends that follow it (``standard.ReceiveRequest``
 
 Any other command is a barrier: all commands before it are applied first. When sends or receives of one queue have used
 half of the batch's bytes, the rest of them waits for the next batch, and commands on other queues overtake them.
-Receives that a watch submits while the batch is applied precede those of the batch.
+Receives that a watch submits while the batch is applied precede the new ones of the batch.
 
 If anything fails before the commit, or the disk is full, the transaction is rolled back, the caches are cleared, and
 each command gets its own transaction, so that only the faulty command fails.
@@ -229,19 +229,18 @@ class Batch:
         return (fifo.send if queue.fifo else standard.send)(self._session, queue, sends, self._results)
 
     def _receive(self, queue: Queue, work: _QueueCommands) -> None:
-        """Apply the receives of a queue: first those of woken waiters, then those of the batch."""
+        """Apply the receives of a queue: first of waiters (repeated ones precede woken ones), then new ones."""
         session, receive = self._session, fifo.receive if queue.fifo else standard.receive
-        requests: list[ReceiveRequest] = []
+        if work.first_seqs and work.receives and work.sends[-1][0] > work.receives[0][0]:  # a send follows a receive
+            slots, ends = [slot for slot, _ in work.sends], [*work.first_seqs, SEQ_END]
+            requests = [ReceiveRequest(slot, each, ends[bisect_left(slots, slot)]) for slot, each in work.receives]
+        else:
+            requests = [ReceiveRequest(slot, command) for slot, command in work.receives]
         if self.woken:
             start = self._take_woken(queue.name)
             woken: list[Any] = self._entries[start:]
-            requests = [ReceiveRequest(slot, command) for slot, (command, _) in enumerate(woken, start)]
-        if work.first_seqs and work.receives and work.sends[-1][0] > work.receives[0][0]:  # a send follows a receive
-            send_slots, ends = [slot for slot, _ in work.sends], [*work.first_seqs, SEQ_END]
-            for slot, command in work.receives:
-                requests.append(ReceiveRequest(slot, command, ends[bisect_left(send_slots, slot)]))
-        else:
-            requests += [ReceiveRequest(slot, command) for slot, command in work.receives]
+            requests += [ReceiveRequest(slot, command) for slot, (command, _) in enumerate(woken, start)]
+            requests.sort(key=lambda each: 1 if each.slot >= start else 2 * (each.command.requested_at_ms is None))
         if not requests:
             return
         # Keep half of the batch's bytes for the other queues.
