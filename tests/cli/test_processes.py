@@ -291,6 +291,13 @@ def test_an_idle_worker_stops_at_once(memory: Memory, tmp_path: Path, number: si
         assert memory[0].parked == 0
 
 
+def test_an_outage_is_one_line_of_the_log_for_each_attempt(memory: Memory) -> None:
+    with start(memory[0], VEILMQ_ENDPOINT="http://127.0.0.1:1") as worker:
+        assert worker.stderr is not None
+        assert "receiving from work failed, trying again" in worker.stderr.readline()
+        worker.send_signal(signal.SIGTERM)
+
+
 def test_a_worker_of_a_missing_queue_ends(memory: Memory) -> None:
     with start(memory[0]) as worker:
         _, log = worker.communicate(timeout=60)

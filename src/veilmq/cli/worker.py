@@ -37,7 +37,6 @@ LOG_FORMAT = option("Format of the log; json is one object a line.", default="te
 METRICS_PORT = number(
     Range(minimum=0, maximum=65_535, default=9_326), "Port for Prometheus metrics; by default there is none."
 )
-PROCESSES = Range(minimum=1, maximum=64, default=1)
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -66,6 +65,7 @@ class JsonLines(logging.Formatter):
 def _log_as(level: str, form: str) -> None:
     """Log to standard error, from ``level``, in the format ``form``."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("urllib3").setLevel("DEBUG" if level == "debug" else "ERROR")  # it repeats each failed attempt
     if form == "json":
         logging.getLogger().handlers[0].setFormatter(JsonLines())
 
@@ -87,7 +87,7 @@ def worker(
     hidden: bool = option("Hide this worker from `veilmq top`."),
     create: bool = option("Create the queues that its handlers name."),
     opentelemetry: bool = option("Export spans and metrics by OTLP, configured by OTEL_* variables."),
-    processes: int = number(PROCESSES, "Number of processes; a crashed one is restarted."),
+    processes: int = number(Range(minimum=1, maximum=64, default=1), "Number of processes, restarted if they crash."),
     reload: bool = option("Restart when a Python file in this folder changes."),
     log: LogLevel = option("Minimum level to log.", default="info", converter=_LEVEL),
     log_format: LogFormat = LOG_FORMAT,
