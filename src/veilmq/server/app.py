@@ -145,6 +145,7 @@ async def serve(
             signed=security.authentication is not None,
         )
         log.info("serving %s, messages are kept %s", bound.endpoint, engine.location)
+        shutdown.starting = None
         ready(bound)
         await shutdown.requested.wait()
         log.info("stopping: %d long polls wait", polls.parked)
@@ -184,7 +185,7 @@ def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = Non
     with suppress(ValueError, OSError):  # the default is 1,024, for select(), which is not used
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     try:
-        with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
+        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=process.loop_factory()) as runner:
             runner.run(serve(settings, ready=ready or announce))
     except (StoreError, process.BindError, EventsError, PushError, SettingError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
@@ -205,8 +206,7 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
     pages, missing = "the console, health and metrics", ""
     if find_spec("itsdangerous") is None:  # which only the console needs
         pages, missing = "health and metrics", " (for the console: pip install 'veilmq[console]')"
-    endpoint = bound.metrics_endpoint
-    monitoring = "" if endpoint is None else f"  only health and metrics are at {endpoint}\n"
+    monitoring = f"  only health and metrics are at {bound.metrics_endpoint}\n" if bound.metrics_endpoint else ""
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {bound.engine.location}

@@ -153,10 +153,13 @@ class Shutdown:
         self._at_once = asyncio.Event()
         self._grace_s = grace_s
         self._over_at_s = 0.0
+        self.starting = asyncio.current_task()  # ``None`` once the server has started
         self._time_s = asyncio.get_running_loop().time
 
     def request(self) -> None:
-        """Stop when all requests are served; a second call stops at once."""
+        """Stop when all requests are served; a second call, or one during the start, stops at once."""
+        if self.starting is not None:
+            self.starting.cancel()
         self._begin(self._grace_s)
 
     def fail(self, error: BaseException) -> None:
@@ -168,8 +171,7 @@ class Shutdown:
         """Wait for ``work``; at the end of the grace time, or after a second request, call ``cut`` to end it."""
         task = asyncio.ensure_future(work)
         at_once = asyncio.ensure_future(self._at_once.wait())
-        left_s = self._over_at_s - self._time_s()
-        await asyncio.wait((task, at_once), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, at_once), timeout=self._over_at_s - self._time_s(), return_when="FIRST_COMPLETED")
         at_once.cancel()
         if not task.done():
             cut()

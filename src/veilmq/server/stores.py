@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from veilmq.core.commands import MaySend
 from veilmq.core.errors import VeilmqError
@@ -75,7 +75,6 @@ async def open_store(
         if settings.data is not None and os.path.isfile(settings.data / OLD_NAME):  # noqa: ASYNC240, PTH113
             await asyncio.to_thread(conversion.convert, settings.data, progress=_progress_logger())
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
-    urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
     options = postgres.PostgresOptions(
         migrates=not settings.no_migrate,
@@ -84,8 +83,8 @@ async def open_store(
         may_send=may_send,
         **_options(settings),
     )
-    store: Store = await postgres.Shards.open(urls, clock=clock or SystemClock(), options=options)
-    return store
+    urls = split_urls(settings.store)
+    return cast(Store, await postgres.Shards.open(urls, clock=clock or SystemClock(), options=options))
 
 
 def _progress_logger() -> Progress:
@@ -121,9 +120,8 @@ _OF_BOTH = (
 
 
 def _options(settings: ServerSettings) -> dict[str, Any]:
-    event_log = settings.event_log
-    if event_log == "auto":
-        event_log = "off" if settings.events_to is None else "closed"
+    auto = "off" if settings.events_to is None else "closed"
+    event_log = auto if settings.event_log == "auto" else settings.event_log
     return {"event_log": event_log, **{name: getattr(settings, name) for name in _OF_BOTH}}
 
 

@@ -206,6 +206,7 @@ class Site:
         self.streaming = asyncio.Event()
         self.streaming.set()
         self.shutdown = Shutdown(grace_s=HOUR_S)
+        self.shutdown.starting = None
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
 

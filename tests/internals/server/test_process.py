@@ -623,6 +623,18 @@ def test_draining_ends_at_a_second_signal_or_its_time_limit(
         assert process.end(within_s=AT_ONCE_S)[0] == 0
 
 
+def test_a_signal_ends_the_start() -> None:
+    """Here the database never replies; the server would give up later, with an error."""
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        url = f"postgresql://{authority(database)}/queues"
+        main = MAIN.replace("data=Path(sys.argv[1])", "store=sys.argv[1]")
+        server = Forked([sys.executable, "-c", main, url, "600"], stderr=subprocess.PIPE, text=True)
+        with database.accept()[0] as connection:
+            connection.recv(1)
+            server.send_signal(signal.SIGTERM)
+            assert (server.communicate(timeout=PATIENCE_S)[1], server.returncode) == ("", 0)
+
+
 @pytest.mark.parametrize("setting", ["port", "admin_port"])
 def test_a_port_in_use_is_refused(setting: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
