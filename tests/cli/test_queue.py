@@ -95,8 +95,15 @@ def test_create_and_set_take_the_settings_of_a_fifo_queue(client: HttpQueueClien
     veilmq("queue", "set", "a.fifo", "--no-content-deduplication")
     changed = QueueSettings(fifo=True, deduplication_scope="group", throughput_limit="group")
     assert client.show("a.fifo").settings == changed
+    policy = '{"Statement": {"Effect": "Deny", "Principal": "*", "Action": "sqs:PurgeQueue"}}'
+    assert veilmq("queue", "set", "a.fifo", "--policy", policy).code == 0
     shown = veilmq("queue", "show", "a.fifo").out
-    for line in ("fifo                 yes", "deduplication        by id", "deduplication scope  group"):
+    for line in (
+        f"policy               {policy}",
+        "fifo                 yes",
+        "deduplication        by id",
+        "deduplication scope  group",
+    ):
         assert line in shown.splitlines()
 
 
@@ -192,12 +199,13 @@ def test_show_prints_aligned_lines(server: RunningServer, client: HttpQueueClien
 def test_show_prints_json_with_the_names_of_veilmq(
     server: RunningServer, client: HttpQueueClient, veilmq: Veilmq
 ) -> None:
-    client.create_queue("orders")
+    client.create_queue("orders", tags={"team": "a"})
     shown = json.loads(veilmq("queue", "show", "orders", "--json").out)
+    settings = msgspec.to_builtins(QueueSettings(), builtin_types=()) | {"redrive_sources": []}
     assert shown == {
         "queue": "orders",
         "url": f"{server.endpoint}/000000000000/orders",
-        "settings": msgspec.to_builtins(QueueSettings(), builtin_types=()) | {"redrive_sources": []},
+        "settings": {name: value for name, value in settings.items() if name not in {"tags", "purges"}},
         "visible": 0,
         "in_flight": 0,
         "delayed": 0,

@@ -138,7 +138,9 @@ def list_(*, prefix: str = option("Only names that begin with this."), server: S
 def show(queue: Queue, /, *, server: Server) -> Result:
     """Print the settings of a queue and its number of messages in each state."""
     status = QueueClient(server).show(queue)
-    return Result(status, aligned(_status_rows(status)))
+    document = msgspec.to_builtins(status)
+    del document["settings"]["tags"], document["settings"]["purges"]  # no attributes of SQS
+    return Result(document, aligned(_status_rows(status)))
 
 
 def _status_rows(status: QueueStatus) -> Rows:
@@ -147,8 +149,8 @@ def _status_rows(status: QueueStatus) -> Rows:
         yield name.replace("_", " "), getattr(status, name)
     for name in ("visibility_timeout_s", "delay_s", "retention_s", "receive_wait_s"):
         yield name.removesuffix("_s").replace("_", " "), f"{getattr(settings, name)} s"
-    yield "message bytes max", settings.message_bytes_max
-    yield "in flight max", settings.in_flight_max
+    for name in ("message_bytes_max", "in_flight_max", "event_log", "policy", "kms_key"):
+        yield name.replace("_", " "), getattr(settings, name) or None
     yield "receives per second", f"{settings.receives_per_s_max} at most" if settings.receives_per_s_max else None
     yield "bodies over smq", "in base64" if settings.smq_base64 else None
     yield "operations", "logged" if settings.operations_logged else None
@@ -156,7 +158,6 @@ def _status_rows(status: QueueStatus) -> Rows:
         table = read_table(settings.visibility_rules)
         timeouts = ", ".join(f"{each.name} {each.visibility_timeout_s} s" for each in table.classes)
         yield "visibility rules", f"{len(table.keys)} keys of {table.attribute}; {timeouts}"
-    yield "event log", settings.event_log
     if settings.fifo:
         yield "fifo", "yes"
         yield "deduplication", "by content" if settings.content_deduplication else "by id"
@@ -166,7 +167,6 @@ def _status_rows(status: QueueStatus) -> Rows:
         yield "dead-letter queue", f"{_name_of(settings.dead_letter_queue)} after {settings.receives_max} receives"
     sources = ", ".join(map(_name_of, settings.redrive_sources)) or settings.redrive_permission
     yield "takes dead letters of", sources or None
-    yield "kms key", settings.kms_key or None
     yield "created", instant(status.created_at_ms)
     yield "modified", instant(status.modified_at_ms)
 
