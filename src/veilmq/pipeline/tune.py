@@ -424,7 +424,7 @@ def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
     recorded = [msgspec.json.decode(line, type=Change) for line in lines]
     reverted = {(each.queue, each.undoes_ms) for each in recorded}
     pending = [each for each in recorded if not each.undoes_ms and (each.queue, each.at_ms) not in reverted]
-    last_ms = max((each.at_ms for each in pending), default=0)
+    last_ms = pending[-1].at_ms if pending else 0  # by its line: a clock may have been set back
     existing = frozenset(client.list_queues())
     for each in pending:
         if each.at_ms != last_ms or plain_name(each.queue) not in existing:

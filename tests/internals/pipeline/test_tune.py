@@ -221,13 +221,14 @@ def test_a_dry_run_changes_nothing_and_undo_reverts_the_last_run_once(client: Ht
     assert len(record.read_bytes().splitlines()) == 4
 
 
-def test_undo_reverts_only_the_last_run(client: HttpQueueClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize("later_ms", [1, -1], ids=["later", "by-a-clock-set-back"])
+def test_undo_reverts_only_the_last_run(client: HttpQueueClient, tmp_path: Path, later_ms: int) -> None:
     """The run before it changed another queue."""
     record = tmp_path / "changes"
     (first,) = apply(client, [recommended(client, SLOW)], record=record, at_ms=AT_MS)
     client.create_queue("other", {"visibility_timeout_s": 60})
     (other,) = settings_of(client, ["other"])
-    second = msgspec.structs.replace(first, queue=other, before_s=45, after_s=60, at_ms=AT_MS + 1)
+    second = msgspec.structs.replace(first, queue=other, before_s=45, after_s=60, at_ms=AT_MS + later_ms)
     record.write_bytes(record.read_bytes() + msgspec.json.encode(second) + b"\n")
     assert [each.queue for each in undo(client, record=record, at_ms=AT_MS + 2)] == [other]
     assert (timeout_s(client), client.show("other").settings.visibility_timeout_s) == (90, 45)
