@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -32,7 +33,7 @@ from veilmq.pipeline.archive_table import ArchiveTable, compact
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ArchiveOptions, ForwardOptions, ReplayOptions, Slice
 from veilmq.pipeline.route import PINNED, create_queues, forward, routed
-from veilmq.pipeline.session import PipelineFailed
+from veilmq.pipeline.session import PipelineFailed, in_tasks
 from veilmq.spark.datasource import SCHEMA
 from veilmq.testing import RunningServer
 
@@ -143,8 +144,10 @@ def test_archive_and_replay(
     assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
 
 
-def test_a_replay_of_a_thousand_batches_is_planned(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
-    """It is stopped before the first batch."""
+def test_a_replay_of_a_thousand_batches_is_planned_once(
+    spark: SparkSession, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped before the first batch. Of two starts at the same moment, both use the plan of the faster one."""
     table, stop = ArchiveTable(tmp_path), threading.Event()
     table.create()
     table.commit(writer="w", batch=0, files=[written(table, [str(number) for number in range(1_000)])])
@@ -156,6 +159,15 @@ def test_a_replay_of_a_thousand_batches_is_planned(spark: SparkSession, server: 
     assert plan.messages == (1,) * 1_000
     none = replace(replay, slice=Slice(queues=("other",)), options=replace(options, run="two"))
     assert none.send(spark, stop=stop).messages == 0
+
+    other = msgspec.structs.replace(plan, messages=(1_000,), ends_us=())
+
+    def slowly(*arguments: Any) -> list[Any]:
+        table.place.write("_replays/three.json", msgspec.json.encode(other))  # another start of the same run is faster
+        return in_tasks(*arguments)
+
+    monkeypatch.setattr("veilmq.pipeline.archive.in_tasks", slowly)
+    assert replace(replay, options=replace(options, run="three"))._plan(spark) == other
 
 
 def test_a_job_killed_before_its_first_offset_continues(
