@@ -192,11 +192,14 @@ class Relay(Worker):
         self.failures = 0
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return a queue of another database, with the outbox from ``source`` as its partition; see ``Catalog.target``.
+        """Look up the target of a move, in its transaction; the queue may be in another database.
 
-        The outbox is created in the connection's transaction. While the other database is down, the last known settings
-        are used.
+        ``source`` is number and name of the source queue; 0 and the name of a topic. The partition of a queue elsewhere
+        is the outbox, created in the transaction. While its database is down, the last known settings are used; raises
+        ``StoreUnavailable`` if there is no outbox yet.
         """
+        if (here := await self._node.catalog.look_up(connection, name)) is not None:
+            return here
         known_outbox = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
         try:
             home = None if self._place else connection

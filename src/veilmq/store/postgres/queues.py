@@ -108,15 +108,6 @@ class Catalog:
             self._entries[name] = queue, get_running_loop().time() + self._options.fresh_s
         return queue
 
-    async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Look up the target of a move, in its transaction; the queue may be in another database.
-
-        ``source`` is number and name of the source queue; 0 and the name of a topic. Raises ``StoreUnavailable`` if the
-        target's database is down and there is no outbox yet.
-        """
-        queue = await self.look_up(connection, name)
-        return queue or await self.outbox.target(connection, name, source)
-
     def cached(self, name: str) -> Queue | None:
         """Return the cached queue, even if it has expired."""
         entry = self._entries.get(name)

@@ -61,7 +61,8 @@ async def target_of(node: Node, connection: Any, queue: Queue) -> Queue | None:
     if not settings.receives_max:
         return None
     try:
-        target = await node.catalog.target(connection, settings.dead_letter_queue, (queue.number, queue.name))
+        source = queue.number, queue.name
+        target: Queue | None = await node.catalog.outbox.target(connection, settings.dead_letter_queue, source)
     except StoreUnavailable:  # of another database
         return None
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:

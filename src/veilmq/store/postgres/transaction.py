@@ -117,8 +117,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def find_target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the cached queue, or look it up."""
-        known = self.node.catalog.fresh(name)
-        return known or await self.node.catalog.target(self.connection, name, source)
+        return self.node.catalog.fresh(name) or await self.node.catalog.outbox.target(self.connection, name, source)
 
     async def settings(self, name: str) -> QueueSettings | None:
         queue = await self.find(name)
