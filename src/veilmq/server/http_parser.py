@@ -179,7 +179,7 @@ _TARGET = rb"/[!$-~]*+"
 _PLAIN = re.compile(
     rb"(?:DELETE|GET|POST|PUT) " + _TARGET + rb" HTTP/1\.1\r\n"
     rb"(?i:(?:content-length: [0-9]{1,18}\r\n|connection: keep-alive\r\n"
-    rb"|(?!(?:content-length|connection|" + _SPECIAL + rb"):)[!#$%&'*+.^_`|~0-9A-Z-]++: [!-~][ -~]*+(?<! )\r\n)++)\r\n"
+    rb"|(?!(?:content-length|connection|" + _SPECIAL + rb"):)[!#$%&'*+.^_`|~0-9A-Z-]++: [!-~][ -~]*+(?<! )\r\n)+)\r\n"
 )
 _FIELD = re.compile(rb"\r\n([^:]++): ([^\r]++)")
 _TOKEN = re.compile(rb"[!-~]++")

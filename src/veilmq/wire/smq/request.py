@@ -36,14 +36,14 @@ def new_request_id() -> str:
 # limited while the body is parsed, not after. Bodies must be UTF-8, and ASCII if they declare another encoding.
 #
 # Nearly all requests are small, ASCII and *flat*: a root whose children have only text. Two regular expressions parse
-# them in half the time of a parser, with the same result; they match no other bodies.
+# only these, in half the time. Groups are atomic: before Python 3.11.5 possessive ones match in part (gh-106052).
 
 _CHUNK_BYTES = 65_536
 _FLAT_BYTES_MAX = 16_384  # too few bytes to exceed the limit of elements
 _FLAT = re.compile(
     rb"""(?:<\?xml\ version="1\.0"(?:\ encoding="[A-Za-z][A-Za-z0-9-]{0,30}+")?\?>[ \n\t]*+)?
     <([A-Za-z]{1,64}+)(?:\ xmlns="[A-Za-z0-9:/.]{0,200}+")?>
-    ((?:[ \n\t]*+<([A-Za-z]{1,64}+)>[^<&\x00-\x08\x0b-\x1f]*+</\3>)*+)
+    ((?>(?:[ \n\t]*+<([A-Za-z]{1,64}+)>[^<&\x00-\x08\x0b-\x1f]*+</\3>)*))
     ([ \n\t]*+)</\1>[ \n\t]*+""",
     re.VERBOSE,
 )
@@ -188,9 +188,9 @@ _CACHED_PATHS_MAX = 1_024
 _CACHED_PATH_BYTES_MAX = 512
 _AUTHORIZATION = b"MNS"
 _PATHS = re.compile(rb"/(?:queues|topics|commonbuy)(?:[/?]|$)|/\?(?i:accountmeta)(?:[=&]|$)")
-_ASCII_ROOT = re.compile(rb"(?:<\?xml[^>?]*+\?>\s*+)?+<([A-Za-z]++)[\s>]")  # faster than _ROOT, for most bodies
+_ASCII_ROOT = re.compile(rb"(?:<\?xml[^>?]*+\?>\s*+)?<([A-Za-z]++)[\s>]")  # faster than _ROOT, for most bodies
 _ROOT = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*+(?:(?:<\?(?>.*?\?>)|<!--(?>.*?-->))\s*+)*+<(?:[^\s<>/:=]++:)?([^\s<>/:=]++)", re.DOTALL
+    rb"(?:\xef\xbb\xbf)?\s*+(?>(?:<(?:\?(?>.*?\?>)|!--(?>.*?-->))\s*+){0,999})<(?:[^\s<>/:=]++:)?([^\s<>/:=]++)", re.S
 )
 
 

@@ -33,7 +33,7 @@ _TOO_MANY: dict[str, tuple[int, Callable[[str], SqsError]]] = {
     "Entries": (limits.SQS_BATCH_ENTRIES_MAX, errors.too_many_entries),
     "MessageAttributes": (limits.SQS_MESSAGE_ATTRIBUTES_MAX, errors.too_many_attributes),
 }
-_PUNCTUATION = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+")*+([\[\]{},])')
+_PUNCTUATION = re.compile(rb'(?>(?:[^"\[\]{},]++|"[^"]*+")*)([\[\]{},])')
 _OPENING = (b"[", b"{")
 _ABSENT = msgspec.Raw()
 

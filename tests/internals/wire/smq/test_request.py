@@ -368,6 +368,7 @@ def test_any_bytes_are_xml_or_malformed(body: bytes) -> None:
 @pytest.mark.parametrize("body", [
     b"", b"   ", b"no xml", b"<Queue>", b"<Queue></queue>", b"<Queue/><Queue/>", b"<Queue>\x01</Queue>",
     b"<Queue><A>]]></A></Queue>", b"<Queue><A>\xff</A></Queue>",
+    b"<Queue><A>1</A><</Queue>", b"<Queue><A>1</A><B></Queue>",
     '<?xml version="1.0" encoding="GBK"?><Queue><A>\u4e2d</A></Queue>'.encode(),
     b"<Queue>&#1;</Queue>", b"<Queue>\xff</Queue>", b"<Queue>&unknown;</Queue>", "<Queue>5</Queue>".encode("utf-16"),
     '<?xml version="1.0" encoding="utf-16"?><Queue/>'.encode("utf-16-le"),
