@@ -220,29 +220,31 @@ class ArchiveTable:
             last = table.transaction_version(writer)
             if last is not None and last >= batch:
                 return False
-            self._append(table, Transaction(writer, batch), [file.added(new=True) for file in files])
+            once = CommitProperties(app_transactions=[Transaction(writer, batch)])
+            self._append(table, once, [file.added(new=True) for file in files])
             return True
 
         return self._retried(commit)
 
-    def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile], since: Snapshot) -> bool:
-        """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if another process was first.
+    def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile]) -> bool:
+        """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if one of ``old`` is gone.
 
-        ``since`` is the snapshot of ``old``. Of the processes with this writer name, only one can commit after it.
-        (deltalake's own compaction lets two processes replace the same files.)
+        A try commits only the version after the one that it checked: deltalake lets two compactions replace a file. If
+        others commit all the time, the result is ``False``, too.
         """
-        table = self._open(since.version)
-        last = table.transaction_version(writer)
-        transaction = Transaction(writer, 0 if last is None else last + 1)
-        actions: list[AddAction | RemoveAction] = [
+        changes: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, not new, now_ms(), file.size_bytes, file.partition) for file in old
         ]
-        actions += [file.added(new=False) for file in new]
-        try:
-            self._append(table, transaction, actions)
-        except CommitFailedError:
-            return False
-        return True
+        changes += [file.added(new=False) for file in new]
+        for _ in range(_TRIES):
+            table = self._open()
+            if not {file.path for file in old}.issubset(pa.table(table.get_add_actions())["path"].to_pylist()):
+                break
+            once = Transaction(writer, (table.transaction_version(writer) or 0) + 1)
+            with suppress(CommitFailedError):
+                self._append(table, CommitProperties(max_commit_retries=0, app_transactions=[once]), changes)
+                return True
+        return False
 
     def vacuum(self, *, keep_h: int) -> int:
         """Delete files that left the table more than ``keep_h`` hours ago; return their number.
@@ -259,11 +261,10 @@ class ArchiveTable:
     def expire(self, *, writer: str, before: date) -> int:
         """Remove files of days before ``before`` from the table; return their number. ``vacuum`` deletes them later.
 
-        Returns 0 if a concurrent compaction with the same ``writer`` was first (see ``replace``).
+        Returns 0 if a concurrent compaction was first (see ``replace``).
         """
-        snapshot = self.snapshot()
-        old = [file for file in snapshot.files if file.day < before]
-        return len(old) if old and self.replace(writer=writer, old=old, new=[], since=snapshot) else 0
+        old = [file for file in self.snapshot().files if file.day < before]
+        return len(old) if old and self.replace(writer=writer, old=old, new=[]) else 0
 
     def _retried(self, attempt: Callable[[], T]) -> T:
         """Call ``attempt`` until it succeeds without a conflicting commit, which may have been its own."""
@@ -285,12 +286,11 @@ class ArchiveTable:
             raise PipelineFailed(f"{self.location} is a Delta table that is no archive; name another folder.")
         return table
 
-    def _append(self, table: DeltaTable, transaction: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
+    def _append(self, table: DeltaTable, how: CommitProperties, actions: Sequence[AddAction | RemoveAction]) -> None:
         """Commit durably, because the messages are deleted from the queue next."""
-        properties = CommitProperties(app_transactions=[transaction])
         first = table.version() + 1
         table.create_write_transaction(
-            list(actions), "append", SCHEMA, partition_by=list(PARTITION), commit_properties=properties
+            list(actions), "append", SCHEMA, partition_by=list(PARTITION), commit_properties=how
         )
         self._sync_log(table, first)
 
@@ -347,8 +347,8 @@ _ROWS = 20_000  # in memory at a time
 def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> int:
     """Join files smaller than half of ``file_bytes`` into files of about that size; return how many were joined.
 
-    Tasks of ``spark`` join the files, or without ``spark`` this process. If another compaction commits meanwhile, this
-    one ends early.
+    Tasks of ``spark`` join the files, or without ``spark`` this process. If another compaction replaces some of the
+    files meanwhile, this one ends early.
     """
     count, place, snapshot = 0, table.place, table.snapshot()
     groups = list(_groups(snapshot, file_bytes=file_bytes))
@@ -363,7 +363,7 @@ def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_byte
             tasks = spark.range(0, len(chunk), 1, len(chunk))
             joined = in_tasks(tasks, partial(_join, place, chunk))
         old = [file for group in chunk for file in group]
-        if not table.replace(writer=WRITER, old=old, new=joined, since=snapshot):
+        if not table.replace(writer=WRITER, old=old, new=joined):
             break
         count += len(old)
         snapshot = table.snapshot()
@@ -393,7 +393,8 @@ def _join(place: Place, groups: Sequence[Sequence[ArchiveFile]], number: int, _:
     """Write the rows of a group to one file with the union of all columns, including those of later versions."""
     files = groups[number]
     contents = [pq.read_schema(file.path, filesystem=place.files) for file in files]
-    writer = FileWriter(place, queue=files[0].queue, day=files[0].day, content=pa.unify_schemas([CONTENT, *contents]))
+    columns = {column.name: column for content in (CONTENT, *contents, CONTENT) for column in content}
+    writer = FileWriter(place, queue=files[0].queue, day=files[0].day, content=pa.schema(columns.values()))
     try:
         for file in files:
             with pq.ParquetFile(file.path, filesystem=place.files) as rows:
