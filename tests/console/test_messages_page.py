@@ -473,3 +473,10 @@ def test_a_message_stays_in_the_form_if_the_user_may_not_send(shared: tuple[Runn
         seen = send(friend, "shared", {"body": "long thought"}, account=OWNER)
     assert (seen.status, "long thought" in seen.text) == (403, True)
     assert "not authorized to perform: sqs:sendmessage" in seen.text.lower()
+
+
+def test_a_message_stays_in_the_form_if_its_queue_was_deleted(visitor: Visitor) -> None:
+    path = f"/console/queues/{ACCOUNT}/deleted/messages/send"
+    seen = visitor.post(path, at="/console/queues/new", body="long thought")
+    assert (seen.status, "long thought" in seen.text) == (400, True)
+    assert "queue does not exist" in seen.text

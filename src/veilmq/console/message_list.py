@@ -266,12 +266,12 @@ class MessageList(NamedTuple):
         return any(row.receipt and not row.is_mine for row in self.rows)
 
 
-async def show_queue_if_allowed(page: PageContext) -> ShownQueue | None:
-    """Return the queue; ``None`` if the caller may see only its messages; raises ``ApiError``."""
+async def show_queue_if_allowed(page: PageContext, *, is_needed: bool = True) -> ShownQueue | None:
+    """Return the queue; ``None`` if the caller may see only its messages; raises ``ApiError`` if ``is_needed``."""
     try:
         return await show_queue(page)
     except ApiError as error:
-        if not error.is_denied:
+        if is_needed and not error.is_denied:
             raise
         return None
 

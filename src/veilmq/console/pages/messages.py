@@ -291,12 +291,7 @@ async def _page(
     errors: FormErrors = NO_ERRORS,
     results: str | None = None,
 ) -> Response:
-    try:
-        shown = await show_queue_if_allowed(page)
-    except ApiError:
-        if results is None:
-            raise
-        shown = None  # still report what was done
+    shown = await show_queue_if_allowed(page, is_needed=results is None)  # still report what was done
     return page.render(
         "messages.html",
         errors=errors,
@@ -401,8 +396,6 @@ async def send(page: PageContext) -> Response:
     try:
         await page.sqs("SendMessage", {"QueueUrl": page.queue_url, **message})
     except ApiError as error:
-        if error.is_missing:
-            raise
         field = next((field for words, field in _FIELDS if words in error.message), "")
         problems = {field: error.message} if field else {}
         return await _form(page, rows, FormErrors(problems, "" if field else error.message, error.status))
@@ -428,7 +421,7 @@ async def _form(page: PageContext, rows: list[AttributeRow], errors: FormErrors 
         "message_send.html",
         errors=errors,
         queue=page.queue,
-        shown=await show_queue_if_allowed(page),
+        shown=await show_queue_if_allowed(page, is_needed=errors is NO_ERRORS),  # the input stays in any case
         form=page.form,
         rows=rows,
         types=TYPES,
