@@ -305,3 +305,15 @@ def test_a_queue_that_is_deleted_elsewhere_leaves_its_list_and_its_page_says_so(
     expect(listed.locator("tr[data-queue]")).to_have_count(1)
     expect(listed.locator("tr[data-queue]")).to_contain_text(stays)
     expect(shown.get_by_role("alert")).to_have_text(re.compile("no longer updated.* does not exist"))
+
+
+def test_a_page_without_updates_says_so_until_they_continue(visit: Visit, jobs: str) -> None:
+    page = visit()
+    page.route("**/console/live?*", lambda route: route.fulfill(status=429))
+    page.goto(place(jobs))
+    stale = page.get_by_role("alert").filter(has_text="not updated at present")
+    expect(stale).to_be_visible()
+    page.unroute("**/console/live?*")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    connected(page)
+    expect(stale).to_have_count(0)

@@ -89,11 +89,16 @@
   function end({ reason }) {
     ended = true;
     close();
-    const alert = document.createElement("p");
+    warn(`This page is no longer updated. ${reason}`);
+  }
+
+  function warn(text) {
+    const alert = document.querySelector("#stale") || document.createElement("p");
+    alert.id = "stale";
     alert.className = "alert";
     alert.setAttribute("role", "alert");
-    alert.textContent = `This page is no longer updated. ${reason}`;
-    document.querySelector("main").prepend(alert);
+    setText(alert, text);
+    if (!alert.isConnected) document.querySelector("main").prepend(alert);
   }
 
   function close() {
@@ -110,6 +115,7 @@
     source = new EventSource(`/console/live?${query}`);
     const onEvent = (handle) => (event) => {
       handle(JSON.parse(event.data));
+      document.querySelector("#stale")?.remove();
       document.documentElement.dataset.live = "on";
     };
     source.addEventListener("counts", onEvent(counts));
@@ -117,7 +123,10 @@
     source.addEventListener("moves", onEvent(moves));
     source.addEventListener("end", (event) => end(JSON.parse(event.data)));
     source.addEventListener("error", () => {
-      if (!source || source.readyState !== EventSource.CLOSED) return; // the browser reconnects
+      if (!source) return;
+      delete document.documentElement.dataset.live;
+      warn("This page is not updated at present: the server cannot be reached, or too many pages are open.");
+      if (source.readyState !== EventSource.CLOSED) return; // the browser reconnects
       close();
       retryTimer = setTimeout(open, RETRY_MS);
     });
