@@ -201,10 +201,10 @@ REMEDIES = {
     "--durability standard.",
     UNREACHED: "Start the database or make it reachable; if its address has changed, run `veilmq database "
     "add` with the new URL.",
-    "the databases are one store": "Name the home of this store with --store; `veilmq database list` prints its "
-    "databases, `veilmq database add` and `remove` change them.",
-    "every queue is in the database that the home names": "Start all servers with the URL of the same home; move the "
-    "messages of a misplaced queue, and delete it there.",
+    "the databases are one store": "Start those that cannot be reached. If one is of another store, name the home of "
+    "this one with --store; `veilmq database list` prints its databases, `add` and `remove` change them.",
+    "every queue is in the database that the home names": "Start those that cannot be reached. Start all servers with "
+    "the URL of the same home; move the messages of a misplaced queue, and delete it there.",
 }
 """The remedies for failed checks; for all others ``_DEFECT``."""
 
