@@ -94,7 +94,7 @@ SQS_LIST_RESULTS = Range(minimum=1, maximum=1_000, default=1_000)  # queues per 
 SQS_RECEIVES_MAX = Range(minimum=1, maximum=1_000, default=10)  # until a message is a dead letter
 SQS_KMS_DATA_KEY_REUSE_S = Range(minimum=60, maximum=86_400, default=300)
 SQS_KMS_KEY_CHARACTERS_MAX = 2_048
-SQS_MOVES_PER_S = Range(minimum=1, maximum=500, default=500)  # messages that a move task moves
+SQS_MOVES_PER_S = Range(minimum=1, maximum=500, default=500)  # of a move task with a rate; without one it has no limit
 SQS_MOVE_TASK_RESULTS = Range(minimum=1, maximum=10, default=1)  # tasks per reply
 SQS_BATCH_ENTRIES_MAX = 10
 SQS_BATCH_BYTES_MAX = 1_048_576
@@ -116,7 +116,7 @@ SQS_POLICY_PRINCIPALS_MAX = 50
 SQS_POLICY_CONDITIONS_MAX = 10
 SQS_POLICY_ACTIONS_MAX = 7  # per statement
 SQS_POLICY_LABEL_CHARACTERS_MAX = 80
-SQS_PRESIGNED_S = Range(minimum=1, maximum=604_800, default=3_600)
+SQS_PRESIGNED_S = Range(minimum=1, maximum=604_800, default=900)  # for which a presigned URL is valid
 SIGNATURE_SKEW_S = 900  # between the date of a signature and the server's clock, either way
 JSON_LARGE_BODY_BYTES = 65_536  # the values of a larger body are counted before it is decoded
 JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map in a large body; valid ones have some 1,500

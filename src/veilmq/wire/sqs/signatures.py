@@ -189,7 +189,7 @@ class Verifier:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'.")
         scope = self._scope(credential, names)
         scope.set_date(date)
-        expires = b",".join(value for name, value in pairs if name == b"X-Amz-Expires") or b"%d" % SIGNATURE_SKEW_S
+        expires = b",".join(text for name, text in pairs if name == b"X-Amz-Expires") or b"%d" % SQS_PRESIGNED_S.default
         seconds = int(expires) if expires.isdigit() and len(expires) <= 6 else 0
         if not SQS_PRESIGNED_S.holds(seconds):
             raise _incomplete(f"X-Amz-Expires must be a whole number from 1 to {SQS_PRESIGNED_S.maximum}.")
