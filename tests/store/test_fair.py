@@ -14,7 +14,7 @@ from tests.store.postgres_host import Store
 from veilmq.core import commands
 from veilmq.core import messages as core_messages
 from veilmq.core.commands import SendOptions
-from veilmq.core.errors import ReceiptState
+from veilmq.core.errors import DeadLetterQueueRefused, ReceiptState
 
 MINUTE_MS = 60_000
 NOISY, QUIET = "noisy", "quiet"
@@ -112,6 +112,19 @@ def test_a_receive_with_timeout_zero_can_drain_a_group(host: Host) -> None:
     host.advance(1)
     send(host, QUIET, "q1")
     assert bodies(host) == ["n0"]
+
+
+def test_a_refused_command_on_another_queue_keeps_groups_noisy(host: Host) -> None:
+    host.create("000000000000/other", retention_s=90)
+    send(host, None, "expires", queue="000000000000/other")
+    send(host, NOISY, "n")
+    host.receive(1, timeout_s=30)
+    host.advance(MINUTE_MS)  # the janitor runs here, and not after the next step
+    host.advance(30_000)
+    send(host, QUIET, "q")
+    with pytest.raises(DeadLetterQueueRefused):
+        host.set_queue("000000000000/other", dead_letter_queue="000000000000/none", receives_max=1)
+    assert bodies(host) == ["q"]
 
 
 def test_a_receive_returns_no_deprioritised_message_twice(host: Host) -> None:
