@@ -89,6 +89,12 @@ def test_the_navigation_marks_the_current_page(server: RunningServer, visitor: V
         assert f'<a href="{target}" aria-current="page">' in visitor.get(target).html
 
 
+@pytest.mark.parametrize("path", ["queues/000000000000/a%20b/messages", "claims/shop/jobs"])
+def test_an_address_that_no_queue_can_have_is_an_unknown_page(visitor: Visitor, path: str) -> None:
+    seen = visitor.get(f"/console/{path}")
+    assert (seen.status, "Page not found" in seen.text) == (404, True)
+
+
 def test_the_page_hides_only_what_the_user_may_not_see(theirs: RunningServer) -> None:
     with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = friend.get(f"/console/queues/{OWNER}/jobs")

@@ -165,13 +165,14 @@ class Console:
 
 
 def _refused(page: PageContext, error: ApiError) -> Response:
+    title, message = "Request refused", error.message
     if error.is_denied:
         title = "Not allowed"
     elif error.is_missing:
         title = "Queue not found"
-    else:
-        title = "Request refused"
-    return page.render("refused.html", status=error.status, title=title, message=error.message)
+    elif error.code == "UnknownRoute":  # the address has no account or no name of a queue
+        title, message = _WORDS[HTTPStatus.NOT_FOUND]
+    return page.render("refused.html", status=error.status, title=title, message=message)
 
 
 def _redirect_to_sign_in(request: Request) -> Response:
