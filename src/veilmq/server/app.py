@@ -145,9 +145,8 @@ async def serve(
             signed=security.authentication is not None,
         )
         log.info("serving %s, messages are kept %s", bound.endpoint, engine.location)
-        shutdown.starting = None
         ready(bound)
-        await shutdown.requested.wait()
+        await shutdown.wait()
         log.info("stopping: %d long polls wait", polls.parked)
         for acceptor in acceptors:
             acceptor.close()

@@ -148,19 +148,24 @@ class Shutdown:
     """The shutdown of a server; belongs to the running event loop."""
 
     def __init__(self, *, grace_s: float) -> None:
-        self.requested = asyncio.Event()
+        self._requested = asyncio.Event()
         self.failure: BaseException | None = None
         self._at_once = asyncio.Event()
         self._grace_s = grace_s
         self._over_at_s = 0.0
-        self.starting = asyncio.current_task()  # ``None`` once the server has started
+        self._starting = asyncio.current_task()  # ``None`` once the server has started
         self._time_s = asyncio.get_running_loop().time
 
     def request(self) -> None:
         """Stop when all requests are served; a second call, or one during the start, stops at once."""
-        if self.starting is not None:
-            self.starting.cancel()
+        if self._starting is not None:
+            self._starting.cancel()
         self._begin(self._grace_s)
+
+    async def wait(self) -> None:
+        """Wait for a request to stop; the server has started."""
+        self._starting = None
+        await self._requested.wait()
 
     def fail(self, error: BaseException) -> None:
         """Stop soon: the store has failed with ``error``."""
@@ -184,10 +189,10 @@ class Shutdown:
             closing.push_async_callback(lambda: self.let_finish(worker.close(), cut=worker.cut))
 
     def _begin(self, grace_s: float) -> None:
-        if self.requested.is_set():
+        if self._requested.is_set():
             self._at_once.set()
         self._over_at_s = self._time_s() + grace_s
-        self.requested.set()
+        self._requested.set()
 
 
 log = logging.getLogger(__name__)
