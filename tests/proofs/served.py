@@ -39,7 +39,7 @@ class Served:
     def start(self) -> None:
         with self.log.open("ab") as log:
             command, environment = self.command(), os.environ | self.environment
-            if WHOLE:
+            if WHOLE or command[0] != sys.executable:
                 self._process = subprocess.Popen([*self.prefix, *command], stdout=log, stderr=log, env=environment)
             else:
                 self._process = Forked(command, stdout=log, stderr=log, env=environment, prefix=self.prefix)
