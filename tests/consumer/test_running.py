@@ -369,11 +369,16 @@ async def test_a_consumer_of_an_unusable_queue_stops_with_an_error(
         await scenario()
 
 
-@pytest.mark.parametrize("option", [{"timeout": "20ms"}, {"stall": "20ms"}], ids=["timeout", "stall"])
-async def test_a_handler_past_its_timeout_is_cancelled_and_retried(bench: Workbench, option: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("option", "logged"), [({"timeout": "20ms"}, "timed out"), ({"stall": "20ms"}, "made no progress")]
+)
+async def test_a_handler_past_its_timeout_is_cancelled_and_retried(
+    bench: Workbench, option: dict[str, Any], logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with bench.handling(acting.check_forever, "x", concurrency=1, **option) as running:
         await bench.settled(running)
         assert event(running, "retried") == 1
+    assert f"the handler {logged}" in caplog.text
 
 
 async def report_progress(context: Context) -> None:

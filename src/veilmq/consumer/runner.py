@@ -51,12 +51,12 @@ class Deadline:
 
         self._timers = [loop.call_later(warning_s, warn)]
         if stall_s is not None:
-            self._timers.append(loop.call_later(stall_s, self._expire))
+            self._timers.append(loop.call_later(stall_s, self._expire, "made no progress"))
 
             def rearm() -> None:
                 if not self._timers[1].cancelled():
                     self._timers[1].cancel()
-                    self._timers[1] = loop.call_later(stall_s, self._expire)
+                    self._timers[1] = loop.call_later(stall_s, self._expire, "made no progress")
 
             for delivery in deliveries:
                 delivery.on_progress = lambda done: loop.call_soon_threadsafe(rearm)
@@ -66,9 +66,9 @@ class Deadline:
         for timer in self._timers:
             timer.cancel()
 
-    def _expire(self) -> None:
+    def _expire(self, why: str = "timed out") -> None:
         for delivery in self._deliveries:
-            delivery.lease.log(logging.ERROR, "message %s: the handler timed out")
+            delivery.lease.log(logging.ERROR, "message %s: the handler %s", why)
             delivery.cancel(Cause.TIMEOUT)
 
 
