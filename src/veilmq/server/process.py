@@ -153,18 +153,18 @@ class Shutdown:
         self._at_once = asyncio.Event()
         self._grace_s = grace_s
         self._over_at_s = 0.0
-        self._starting = asyncio.current_task()  # ``None`` once the server has started
+        self.starting = asyncio.current_task()  # ``None`` once the server has started
         self._time_s = asyncio.get_running_loop().time
 
     def request(self) -> None:
         """Stop when all requests are served; a second call, or one during the start, stops at once."""
-        if self._starting is not None:
-            self._starting.cancel()
+        if self.starting is not None:
+            self.starting.cancel()
         self._begin(self._grace_s)
 
     async def wait(self) -> None:
         """Wait for a request to stop; the server has started."""
-        self._starting = None
+        self.starting = None
         await self._requested.wait()
 
     def fail(self, error: BaseException) -> None:
