@@ -329,11 +329,53 @@ def ready_groups(session: Session, queue: Queue, count: int) -> Iterator[int]:
 def update_cursors(session: Session, queue: Queue, groups: Iterable[int]) -> None:
     """Recompute the cursors of ``groups``; a group without messages loses its cursor."""
     session.flush()
-    left: list[Row] = [(queue.partition, group) for group in groups]
-    for query in ("end_group", "float_group"):  # most groups end, or their other messages were never received
-        left = [key for key, changed in zip(left, session.change_many(query, left), strict=True) if not changed]
-    session.run_many("set_apart", left)
-    session.run_many("settle_group", [(*key, SKIPPED_MAX + 1) for key in left])
+    partition = queue.partition
+    keys: list[Row] = [(partition, group) for group in groups]
+    ended = session.change_many("end_group", keys)
+    left = [key for key, has_ended in zip(keys, ended, strict=True) if not has_ended]
+    put: list[Row] = []
+    apart: list[Row] = []
+    for group, received_before, own_to, seq, visible_at_ms in session.executemany(SQL["ordered_first_of_group"], left):
+        if visible_at_ms is None and seq > received_before and seq > own_to:
+            put.append((partition, group, None, seq, seq, 0, 0, 0))
+        else:
+            put.append((partition, group, *_cursor(session, partition, group, received_before, own_to, apart)))
+    session.run_many("ordered_set_apart", apart)
+    session.run_many("put_group_cursor", put)
+
+
+def _cursor(session: Session, partition: int, group: int, received_before: int, own_to: int, apart: list[Row]) -> Row:
+    """Return the columns of the cursor of a group; add changes of its messages' ``apart`` to that list."""
+    block_ms, received_to = -1, 0
+    fixed_at: int | None = None
+    head = 0
+    floating: int | None = None
+    waiting = 0
+    received: list[tuple[int, int, int]] = []
+    found = session.execute(SQL["ordered_of_group"], (partition, group))
+    for seq, visible_at_ms, receive_count, is_apart in found:
+        if receive_count:
+            block_ms = max(block_ms, visible_at_ms)
+            received_to = seq
+            received.append((seq, visible_at_ms, is_apart))
+        else:
+            waiting += 1
+            if visible_at_ms is None:
+                floating = floating or seq
+            elif fixed_at is None or visible_at_ms < fixed_at:
+                fixed_at, head = visible_at_ms, seq
+        if seq >= received_before and (waiting > SKIPPED_MAX or (floating is not None and seq >= own_to)):
+            break
+    found.close()
+    if not received:
+        return fixed_at, head if fixed_at is not None else floating, floating, 0, own_to, 0
+    in_flight = 0
+    for seq, visible_at_ms, is_apart in received:
+        differs = int(visible_at_ms < block_ms)
+        in_flight += 1 - differs
+        if differs != is_apart:
+            apart.append((differs, partition, group, seq))
+    return block_ms, received[0][0], None, received_to, own_to, in_flight
 
 
 def notify(session: Session, queue: Queue, times: int = 1) -> None:

@@ -173,40 +173,20 @@ WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ? ORDER BY o.seq LIMIT ?;
 -- name: group_of_message
 SELECT seq, grp FROM message WHERE seq = ?;
 
+-- name: ordered_set_apart
+UPDATE ordered SET apart = ? WHERE partition = ? AND grp = ? AND seq = ?;
+
 -- name: end_group
 DELETE FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq = 0
     AND NOT EXISTS (SELECT 1 FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0);
 
--- name: float_group
--- The cursor of a group whose messages all follow the queue's delay and were never received.
-UPDATE ordered AS c SET fixed_at = NULL, head_seq = o.seq, floating_seq = o.seq, received_to = 0, own_to = 0, in_flight = 0
-FROM ordered AS o
-WHERE c.partition = ?1 AND c.grp = ?2 AND c.seq = 0 AND o.partition = ?1 AND o.grp = ?2
-    AND o.seq = (SELECT min(seq) FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0)
-    AND o.visible_at IS NULL AND o.seq > c.received_to AND o.seq > c.own_to;
+-- name: ordered_first_of_group
+SELECT c.grp, c.received_to, c.own_to, o.seq, o.visible_at
+FROM ordered c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
+WHERE c.partition = ? AND c.grp = ? AND c.seq = 0 ORDER BY o.seq LIMIT 1;
 
--- name: received_of_group
--- Messages of a group that were received, and when the last of them becomes visible.
-SELECT seq, visible_at, apart, max(visible_at) OVER () AS last_at FROM ordered
-WHERE partition = ?1 AND grp = ?2 AND receive_count > 0
-    AND seq BETWEEN 1 AND (SELECT received_to FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq = 0);
-
--- name: set_apart
-UPDATE ordered SET apart = NOT apart WHERE partition = ?1 AND grp = ?2
-    AND seq IN (SELECT seq FROM ({received_of_group}) WHERE apart <> (visible_at < last_at));
-
--- name: settle_group
--- A group waits for its received messages, or for one of its first ?3 others.
-UPDATE ordered SET (fixed_at, head_seq, floating_seq, received_to, in_flight) = (
-    SELECT last_at, min(seq), NULL, max(seq), sum(visible_at = last_at) FROM ({received_of_group}) GROUP BY last_at
-    UNION ALL
-    SELECT min(visible_at), min(seq) FILTER (WHERE place = 1), min(seq) FILTER (WHERE visible_at IS NULL), 0, 0
-    FROM (
-        SELECT seq, visible_at, row_number() OVER (ORDER BY visible_at NULLS LAST, seq) AS place FROM (
-            SELECT seq, visible_at FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0 ORDER BY seq LIMIT ?3
-        )
-    ) LIMIT 1
-) WHERE partition = ?1 AND grp = ?2 AND seq = 0;
+-- name: ordered_of_group
+SELECT seq, visible_at, receive_count, apart FROM ordered WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq;
 
 -- name: ordered_count_due
 SELECT apart + counted, received + counted
@@ -301,6 +281,10 @@ ON CONFLICT (partition, grp, seq) DO UPDATE SET own_to = excluded.own_to;
 -- name: block_group
 UPDATE ordered SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_to, ?), in_flight = ?
 WHERE partition = ? AND grp = ? AND seq = 0;
+
+-- name: put_group_cursor
+INSERT OR REPLACE INTO ordered (partition, grp, seq, fixed_at, head_seq, floating_seq, received_to, own_to, in_flight)
+VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?);
 
 -- name: groups_fixed
 SELECT fixed_at, head_seq, grp FROM ordered INDEXED BY group_due
