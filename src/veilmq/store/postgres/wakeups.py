@@ -163,8 +163,7 @@ class Watches:
                     self.wake(queue.name, due_ms)
 
     def changed(self, queue: str) -> None:
-        """Wake the waiters of all nodes after a queue was changed, purged or deleted, and forget the cached queue."""
-        self._catalog.forget(queue)
+        """Wake the waiters of all nodes after a change of a queue, which the caller forgot, and other nodes now do."""
         self.wake_here(queue, 0)
         self._queue_notification("changed", queue)
 
