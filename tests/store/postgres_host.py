@@ -70,6 +70,13 @@ async def until_a_session_waits_for_a_lock(connection: Any) -> None:
             await connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction keeps its snapshot
 
 
+async def wait_until_no_advisory_lock(url: str) -> None:
+    """Wait until no node holds the lock of the janitor or the exporter: a lock outlives its connection by a moment."""
+    async with connected(url) as connection, asyncio.timeout(60):
+        while await connection.fetchval(_COUNT_ADVISORY_LOCKS):
+            pass
+
+
 async def _execute_alone(url: str, statement: str, *arguments: Any) -> None:
     kept = url in _connections
     try:
@@ -111,7 +118,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 """
 OF_QUEUES = "to_jsonb(each) ->> 'qp' IS DISTINCT FROM '0'"  # rows ``each`` that mq.fill did not insert
 # Count the nodes that hold the lock of the janitor or the exporter in this database.
-COUNT_ADVISORY_LOCKS = """
+_COUNT_ADVISORY_LOCKS = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
