@@ -15,7 +15,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Fairness
 from veilmq.core.settings import RoutingTable, read_table
 from veilmq.store.events import Logged, is_logged
-from veilmq.store.transaction import NEVER_MS, SEQ_SHIFT, Options, read_settings
+from veilmq.store.transaction import SEQ_SHIFT, Options, read_settings
 
 SEQ_MAX = (1 << 63) - 1
 
@@ -55,37 +55,28 @@ class Queue:
 
     def __init__(self, row: Sequence[Any], options: Options, wake: Wake | None) -> None:
         """``row`` has number, name, settings, times, origin, partition, totals, and whether there are claims."""
-        self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
-        totals: Sequence[int] = row[6:]
-        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq, claims = totals
-        self.claims = bool(claims)  # whether any message may be claimed; ``messages`` excludes claimed ones
         self.options, self.wake = options, wake
+        self.number, self.name, _, self.created_at_ms, _, self.origin, *_ = row
+        self.partition = 0  # none yet
         self.throttle: Throttle | None = None
-        self.lanes: tuple[int, ...] = ()
-        # fairness accounts of message groups, by lane; None until needed
-        self.fairness: defaultdict[int, Fairness] | None = None
-        self.has_groups = False  # whether messages have groups that share receives
-        self.hidden_until_ms = 0  # no hidden message becomes visible before; 0: unknown
-        self.expires_at_ms = 0  # no message is past its retention before; 0: unknown
         # whether the last receive hit the in-flight limit; starts True because older waiters may be blocked
         self.at_limit = True
         self.sent = self.received = self.deleted = self.redelivered = 0
-        self._follow(settings)
+        self.reload(row)
 
-    def reload(self, row: Sequence[Any], now_ms: int) -> None:
-        """Apply the changed row. Totals are kept unless the queue was purged."""
-        _, _, settings, _, self.modified_at_ms, _, partition, *_ = row
+    def reload(self, row: Sequence[Any]) -> None:
+        """Apply the row, which has changed. Totals are kept unless the queue was purged."""
+        totals: list[int]
+        _, _, encoded, _, self.modified_at_ms, _, partition, *totals, has_claims = row
         if partition != self.partition:
             self.partition = partition
-            self.messages = self.in_flight = self.delayed = self.floor_seq = 0
-            self.counted_at_ms = now_ms
-            self.hidden_until_ms = NEVER_MS
-            self.lanes = ()
-            self.fairness = None
-            self.has_groups = self.claims = False
-        self._follow(settings)
-
-    def _follow(self, encoded: bytes) -> None:
+            self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = totals
+            self.claims = bool(has_claims)  # whether any message may be claimed; ``messages`` excludes claimed ones
+            self.lanes: tuple[int, ...] = ()
+            # fairness accounts of message groups, by lane; None until needed
+            self.fairness: defaultdict[int, Fairness] | None = None
+            self.has_groups = False  # whether messages have groups that share receives
+            self.hidden_until_ms = 0  # no hidden message becomes visible before; 0: unknown
         self.settings = settings = read_settings(encoded)
         options = self.options
         self.fifo = settings.fifo

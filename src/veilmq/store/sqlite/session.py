@@ -219,7 +219,7 @@ class Session:
             del self.queues[queue.name]
             self.dirty.discard(queue)
             return False
-        queue.reload(row, self.now_ms)
+        queue.reload(row)
         return True
 
     # Seqs.
