@@ -63,8 +63,6 @@ def log_extended(log: int) -> int:
 def read_log(log: int) -> tuple[int, int, int, int]:
     """Return the number of extensions, batch size, position in the batch, and how long the receive waited in ms."""
     size, position = log >> _SIZE_AT & _BYTE, log >> _POSITION_AT & _BYTE
-    if log < _EXTENSION:  # the higher fields are 0
-        return 0, size, position, 0
     return log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, size, position, log >> _WAITED_AT
 
 

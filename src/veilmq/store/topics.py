@@ -96,8 +96,8 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
 
 async def _with_count(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
     messages = 0
-    for (name,) in await tx.rows("pushed_subscriptions", number):
-        queue = await tx.find(topics.push_queue(topic.topic, name))
+    for each in await _subscriptions(tx, number):
+        queue = await tx.find(topics.push_queue(topic.topic, each.name)) if each.push_url else None
         if queue is not None:
             counts = await tx.counts(queue)
             messages += counts.visible + counts.in_flight + counts.delayed

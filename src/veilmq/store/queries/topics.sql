@@ -25,9 +25,6 @@ SELECT content, created_at, modified_at FROM subscription WHERE topic_id = $1 AN
 SELECT content, created_at, modified_at FROM subscription
 WHERE topic_id = $1 AND name >= $2 AND name > $3 AND name < $4 ORDER BY name LIMIT $5;
 
--- name: pushed_subscriptions
-SELECT name FROM subscription WHERE topic_id = $1 AND pushed;
-
 -- name: pushes
 SELECT content FROM subscription WHERE pushed ORDER BY topic_id, name;
 

@@ -253,7 +253,8 @@ class ConversionTarget(FolderTarget):
         for number, queue, writer, batch, encoded, *args in self._old("publications"):
             stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
             execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *args))
-        state = [facts.get(f"events_{name}", 0) for name in ("planned_to", "exported_to", "dropped")]
-        execute(OLD["put_event_state"], state)
+        session.run("plan_events", facts.get("events_planned_to", 0))
+        session.run("export_events", facts.get("events_exported_to", 0))
+        session.run("drop_events", facts.get("events_dropped", 0))
         session.run("put_progress", session.now_ms, session.last_seq)
         session.run("put_mark", facts.get("clock_mark"))

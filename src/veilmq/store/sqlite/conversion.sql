@@ -101,6 +101,3 @@ DELETE FROM main.sqlite_sequence WHERE name IN ('topic', 'move', 'writer', 'stag
 INSERT INTO main.sqlite_sequence (name, seq)
 SELECT iif(name = 'move_task', 'move', name), seq FROM old.sqlite_sequence
 WHERE name IN ('topic', 'move_task', 'writer', 'stage', 'publication');
-
--- name: put_event_state
-UPDATE main.event_state SET planned = ?, exported = ?, dropped = ?;

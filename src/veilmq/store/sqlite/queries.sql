@@ -22,8 +22,8 @@ SELECT min(lane) FROM (
 );
 
 -- name: progress
-SELECT max(last_instant_ms, coalesce((SELECT max(counted_at)
-FROM part), 0)), max(last_seq, coalesce((SELECT max(last_seq) FROM part), 0)), mark FROM progress;
+SELECT max(last_instant_ms, coalesce((SELECT max(counted_at) FROM part), 0)),
+       max(last_seq, coalesce((SELECT max(last_seq) FROM part), 0)), mark FROM progress;
 
 -- name: put_progress
 UPDATE progress SET last_instant_ms = ?, last_seq = ?;
@@ -204,11 +204,6 @@ SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
 WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
 UNION ALL SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
 WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 ORDER BY 1 LIMIT ?3;
-
--- name: ordered_oldest
--- Runs without messages are deleted.
-SELECT seq FROM message
-WHERE seq >= (SELECT first_seq FROM ordered_run WHERE partition = ? ORDER BY last_seq LIMIT 1) ORDER BY seq LIMIT 1;
 
 -- name: ordered_between
 -- As standard_between, without claimed messages.

@@ -336,11 +336,8 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
 
 def _first_seq(session: Session, queue: Queue) -> int | None:
     session.write_deletions()
-    if queue.fifo:
-        found = [session.row("ordered_oldest", queue.partition)]
-    else:
-        found = [session.row("standard_between", queue.partition, 0, SEQ_MAX, 1)]
-        found += [session.row("ready_runs", queue.partition, lane, 0, 1) for lane in queue.lanes]
+    found = [session.row(f"{queue.kind}_between", queue.partition, 0, SEQ_MAX, 1)]
+    found += [session.row("ready_runs", queue.partition, lane, 0, 1) for lane in queue.lanes]
     return min([row[0] for row in found if row is not None], default=None)
 
 
