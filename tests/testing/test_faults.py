@@ -58,14 +58,11 @@ def start_with_fault(server: RunningServer, action: str, fault: Fault, call: Cal
     return running
 
 
-def client_without_retries(server: RunningServer, *, read_timeout_s: float = 0.2) -> Any:
-    """Return a client without retries and with a short timeout."""
-    return boto.client(server.endpoint, read_timeout=read_timeout_s)
-
-
-@pytest.fixture
-def sqs(veilmq_server: RunningServer) -> Iterator[Any]:
-    with closing(client_without_retries(veilmq_server)) as made:
+@contextlib.contextmanager
+def leaving(server: RunningServer, error: type[Exception] = ReadTimeoutError) -> Iterator[Any]:
+    """Yield a client for one request, which fails with ``error``; it gives up soon if no reply is to come."""
+    read_timeout_s = 0.2 if error is ReadTimeoutError else PATIENCE_S
+    with closing(boto.client(server.endpoint, read_timeout=read_timeout_s)) as made, pytest.raises(error):
         yield made
 
 
@@ -85,13 +82,19 @@ def test_a_refusal_has_its_status_and_code_and_does_nothing(
 
 @pytest.mark.parametrize(("fault", "done", "error"), BREAKS)
 def test_a_broken_request_has_no_answer_and_may_be_done(
-    fault: Fault, done: list[str], error: type[Exception], veilmq_server: RunningServer, queue: RunningQueue, sqs: Any
+    fault: Fault,
+    done: list[str],
+    error: type[Exception],
+    veilmq_server: RunningServer,
+    queue: RunningQueue,
+    veilmq_boto3: Any,
 ) -> None:
     veilmq_server.faults.script("SendMessage", fault)
-    with pytest.raises(error):
+    with leaving(veilmq_server, error) as sqs:
         sqs.send_message(QueueUrl=queue.url, MessageBody="a")
+    veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
     assert queue.bodies == done
-    sqs.send_message(QueueUrl=queue.url, MessageBody="b")
+    veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="b")
     assert queue.bodies == [*done, "b"]
 
 
@@ -196,11 +199,12 @@ def test_a_refusal_can_be_late(
     assert refused.response["Error"]["Code"] == "MissingParameter"
 
 
-def test_a_late_request_outlives_its_client(veilmq_server: RunningServer, queue: RunningQueue, sqs: Any) -> None:
+def test_a_late_request_outlives_its_client(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     veilmq_server.faults.script("SendMessage", faults.late_request(seconds=9))
-    with pytest.raises(ReadTimeoutError):
+    with leaving(veilmq_server) as sqs:
         sqs.send_message(QueueUrl=queue.url, MessageBody="a")
-    sqs.send_message(QueueUrl=queue.url, MessageBody="b")
+    veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
+    queue.send("b")
     veilmq_server.advance(seconds=8.999)
     assert queue.bodies == ["b"]
     veilmq_server.advance(1)
@@ -215,7 +219,7 @@ def test_a_late_request_outlives_its_client(veilmq_server: RunningServer, queue:
 def test_a_stop_closes_connections_that_wait_for_a_fault(fault: Fault) -> None:
     with RunningServer() as server:
         url = server.queue("jobs").url
-        sqs = client_without_retries(server, read_timeout_s=PATIENCE_S)
+        sqs = boto.client(server.endpoint)
         sending = start_with_fault(
             server, "SendMessage", fault, lambda: sqs.send_message(QueueUrl=url, MessageBody="a")
         )
@@ -230,7 +234,7 @@ def test_a_stop_closes_connections_that_wait_for_a_fault(fault: Fault) -> None:
 def test_a_stop_closes_a_poll_with_a_late_answer() -> None:
     with RunningServer() as server:
         url = server.queue("jobs").url
-        sqs = client_without_retries(server, read_timeout_s=PATIENCE_S)
+        sqs = boto.client(server.endpoint)
         server.faults.script("ReceiveMessage", faults.late_answer(seconds=9))
         receiving = start(lambda: sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20))
         server.wait_parked()
@@ -239,14 +243,12 @@ def test_a_stop_closes_a_poll_with_a_late_answer() -> None:
         sqs.close()
 
 
-def test_a_poll_without_its_client_takes_no_message(
-    veilmq_server: RunningServer, queue: RunningQueue, sqs: Any
-) -> None:
+def test_a_poll_without_its_client_takes_no_message(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     veilmq_server.faults.script("ReceiveMessage", faults.ANSWER_LOST)
-    with pytest.raises(ReadTimeoutError):
+    with leaving(veilmq_server) as sqs:
         sqs.receive_message(QueueUrl=queue.url, WaitTimeSeconds=20)
     veilmq_server.wait_until(lambda: not veilmq_server.parked)
-    sqs.send_message(QueueUrl=queue.url, MessageBody="a")
+    queue.send("a")
     assert [message.receive_count for message in queue.visible] == [0]
 
 
