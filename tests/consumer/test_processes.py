@@ -136,8 +136,7 @@ def test_a_second_signal_abandons_handlers(
         client.send("work", str(pipe))
         worker.expect("begun")
         worker.signal(signal.SIGTERM)
-        server.wait_until(lambda: not server.parked)
-        worker.signal(signal.SIGTERM)
+        worker.signal(signal.SIGINT)  # another one, as the system delivers two pending signals of one number once
         assert worker.end() == 3, worker.log
     assert client.show("work").visible == 1
 
