@@ -1,7 +1,6 @@
 """A standalone Spark cluster on this machine: a master and workers as processes."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Self
 
 import pyspark
+
+from tests.proofs.served import free_ports
 
 HOME = Path(pyspark.__file__).parent
 START_S_MAX = 120.0
@@ -20,7 +21,7 @@ class Standalone:
     def __init__(self, folder: Path, *, workers: int = 2) -> None:
         self._folder, self._workers = folder, workers
         self._processes: list[subprocess.Popen[bytes]] = []
-        port = _free_port()
+        (port,) = free_ports(1)
         self.master = f"spark://127.0.0.1:{port}"
         self._port = port
 
@@ -56,10 +57,3 @@ class Standalone:
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

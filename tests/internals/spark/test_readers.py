@@ -2,7 +2,6 @@
 
 import logging
 import runpy
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.client.traffic import left, send
+from tests.proofs.served import free_ports
 from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
@@ -266,9 +266,7 @@ def test_second_query_of_a_consumer_warns_and_ends_the_first(
 
 
 def test_dashboard_of_the_example_has_the_metrics() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     dashboard = runpy.run_path(str(ROOT / "examples" / "queue_to_parquet.py"))["Dashboard"](port)
     source = SimpleNamespace(latestOffset='{"backlog": 7, "oldestAgeSeconds": 1.5}')
     dashboard.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(sources=[source])))
