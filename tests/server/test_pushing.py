@@ -275,6 +275,7 @@ def test_a_receiver_that_hangs_does_not_delay_others(receiver: Receiver) -> None
             publish(server, body)
         wait_for(server, accepted=len(bodies))
         assert sorted(receiver.bodies) == sorted(bodies)
+        server.wait_until(lambda: dead.pushes)
         assert len(dead.pushes) == 1
         release.set()
 

@@ -308,7 +308,7 @@ def test_a_worker_that_does_not_reply_has_no_status(monkeypatch: pytest.MonkeyPa
         ((path, data),) = replies()
         assert data is None
         assert path.exists()
-        assert called.is_set()
+        assert called.wait(60)  # perhaps after the reader has left
         go_on.set()
 
 
