@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from random import SystemRandom
 from typing import Self
@@ -20,7 +20,9 @@ from tests.proofs.forking import Forked
 
 WHOLE = os.environ.get("PROVE") == "whole"
 START_S_MAX = 60.0
-PORTS = range(20_000, 32_000)
+_PORTS = 750  # of each worker of pytest-xdist, so that none binds a port while a server of another restarts
+_FIRST = 20_000 + _PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16)
+_ports = cycle(SystemRandom().sample(range(_FIRST, _FIRST + _PORTS), _PORTS))
 
 
 class Served:
@@ -125,12 +127,11 @@ def free_ports(count: int) -> list[int]:
     An ephemeral port could be taken before the server starts or while it is down; a client that connects to it may
     even get the port itself, and connect to itself.
     """
-    chance = SystemRandom()
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", chance.choice(PORTS)))
+                probe.bind(("127.0.0.1", next(_ports)))
                 found.append(probe.getsockname()[1])
     return found
