@@ -259,7 +259,8 @@ def test_a_server_whose_database_is_lost_is_not_ready(
         reason = STANDBY if loss == "writes" else UNREACHABLE
         server.wait_until(lambda: get(server, "/health/ready") == (503, f"{reason}\n"))
         sqs = client(server)
-        for request in (partial(sqs.send_message, QueueUrl=queue, MessageBody="b"), sqs.list_queues):
+        send = partial(sqs.send_message, QueueUrl=queue, MessageBody="b")
+        for request in (send,) if loss == "writes" else (send, sqs.list_queues):  # a standby may be read
             with pytest.raises(ClientError) as refused:
                 request()
             assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
