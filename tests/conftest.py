@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
+import urllib3
 from hypothesis import HealthCheck, Phase, settings
 
 from veilmq.pipeline.session import has_java
@@ -51,7 +52,11 @@ MARKS = {  # fixture → the marks of its tests; a group runs in one worker, whi
 
 
 def pytest_configure() -> None:
-    """Use temporary folders in memory if there is room: no test depends on the speed of a disk."""
+    """Use temporary folders in memory if there is room, and give replies to urllib3.request a minute, not 3 seconds.
+
+    No test depends on the speed of a disk or a reply.
+    """
+    urllib3.request.__kwdefaults__ = {**(urllib3.request.__kwdefaults__ or {}), "timeout": 60}
     if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
