@@ -66,6 +66,7 @@ WRONG: list[tuple[str, str]] = [
     ("receive orders --wait 21", 'Invalid value "21" for --wait. Must be a whole number from 0 to 20.'),
     ("receive orders --timeout 43201", 'Invalid value "43201" for --timeout. Must be a whole number from 0 to 43200.'),
     ("send orders hello --attribute colour", "--attribute must look like NAME=TEXT, not 'colour'."),
+    ("send orders hello --attribute a=1 --attribute a=2", "--attribute names a twice; give it one value."),
     ("send orders hello --attribute =red", "--attribute must look like NAME=TEXT, not '=red'."),
     ("queue create jobs --receives-max 3", "--dead-letter-queue"),
     ("queue create jobs --redrive-source a", "--redrive-permission listed"),

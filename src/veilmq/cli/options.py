@@ -80,12 +80,13 @@ def content(read: Callable[[bytes], Any], text: str) -> Any:
 
 def pairs(texts: Iterable[str], what: str, form: str = "NAME=VALUE") -> dict[str, str]:
     """Parse ``NAME=VALUE`` into values by name. Raises ``UsageError``: ``what`` must have this ``form``."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise UsageError(f"{what} must look like {form}, not {text!r}.")
-        found[name] = value
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{what} names {name} twice; give it one value.")
     return found
 
 
