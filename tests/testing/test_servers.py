@@ -63,6 +63,8 @@ def test_advance_takes_milliseconds_and_seconds(veilmq_server: RunningServer) ->
     assert veilmq_server.clock.now_ms() == before_ms + 31_000
     with pytest.raises(ValueError, match="cannot go back"):
         veilmq_server.advance(seconds=-1)
+    with pytest.raises(TypeError, match=r"advance\(seconds=30\)"):
+        veilmq_server.advance("30s")  # type: ignore[arg-type]
 
 
 def test_advances_of_several_threads_add_up(veilmq_server: RunningServer) -> None:
