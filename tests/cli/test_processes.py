@@ -126,9 +126,19 @@ def test_a_path_that_cannot_be_used_is_an_error(options: str, error: str, veilmq
 
 
 def test_sighup_reloads_the_credentials(tmp_path: Path) -> None:
-    keys = written(tmp_path / "keys.toml")
-    more = ["--credentials", str(keys), "--region", REGION]
-    with serving("--port", "0", "--admin-port", "0", "--memory", *more, cwd=tmp_path) as (process, endpoint):
+    """One that arrives during the start does not end the server."""
+
+    def start(command: list[str], **more: Any) -> Process:
+        process = Forked(command, **more)
+        with config.open("w") as file:  # once the server reads it
+            process.send_signal(signal.SIGHUP)
+            file.write("memory = true\n")
+        return process
+
+    keys, config = written(tmp_path / "keys.toml"), tmp_path / "config"
+    os.mkfifo(config)
+    more = ["--credentials", str(keys), "--region", REGION, "--config", str(config)]
+    with serving("--port", "0", "--admin-port", "0", *more, cwd=tmp_path, start=start) as (process, endpoint):
         assert process.stdout is not None
         assert "Requests must be signed" in [process.stdout.readline() for _ in range(3)][-1]
         secret = SECRETS["AKIDFRIEND"]

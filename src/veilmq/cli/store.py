@@ -8,6 +8,7 @@ Most of these commands are not clients; the few that are import the client thems
 
 import asyncio
 import os
+import signal
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,7 @@ def serve(*, json: bool = JSON, **options: Unpack[AllSettings]) -> int:
     --admin-port) and a key of the settings file (admin_port). Options override
     the environment, which overrides the file.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until its handler is set
     settings = _settings(options)
     from veilmq.server.app import Bound, run
 

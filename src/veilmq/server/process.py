@@ -133,6 +133,7 @@ def on_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Itera
     previous = {number: signal.getsignal(number) for number in handlers}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)  # delivers what arrived during the start
     try:
         yield
     finally:
