@@ -14,10 +14,11 @@ from tests.store.postgres_host import Store
 from veilmq.core import commands
 from veilmq.core import messages as core_messages
 from veilmq.core.commands import SendOptions
-from veilmq.core.errors import DeadLetterQueueRefused, ReceiptState
+from veilmq.core.errors import DeadLetterQueueRefused, NotADeadLetterQueue, ReceiptState
 
 MINUTE_MS = 60_000
 NOISY, QUIET = "noisy", "quiet"
+OTHER = "000000000000/other"
 
 
 @pytest.fixture
@@ -114,16 +115,28 @@ def test_a_receive_with_timeout_zero_can_drain_a_group(host: Host) -> None:
     assert bodies(host) == ["n0"]
 
 
-def test_a_refused_command_on_another_queue_keeps_groups_noisy(host: Host) -> None:
-    host.create("000000000000/other", retention_s=90)
-    send(host, None, "expires", queue="000000000000/other")
+REFUSED: list[tuple[commands.Command, type[Exception]]] = [
+    (
+        commands.SetQueue(queue=OTHER, settings={"dead_letter_queue": "000000000000/none", "receives_max": 1}),
+        DeadLetterQueueRefused,
+    ),
+    (commands.StartMove(source=OTHER), NotADeadLetterQueue),
+]
+
+
+@pytest.mark.parametrize(("command", "error"), REFUSED, ids=["names a queue", "names a source"])
+def test_a_refused_command_on_another_queue_keeps_groups_noisy(
+    host: Host, command: commands.Command, error: type[Exception]
+) -> None:
+    host.create(OTHER, retention_s=90)
+    send(host, None, "expires", queue=OTHER)
     send(host, NOISY, "n")
     host.receive(1, timeout_s=30)
     host.advance(MINUTE_MS)  # the janitor runs here, and not after the next step
     host.advance(30_000)
     send(host, QUIET, "q")
-    with pytest.raises(DeadLetterQueueRefused):
-        host.set_queue("000000000000/other", dead_letter_queue="000000000000/none", receives_max=1)
+    with pytest.raises(error):
+        host.do(command)
     assert bodies(host) == ["q"]
 
 

@@ -254,7 +254,8 @@ def handler(cold: Cold, *, changes: bool) -> Callable[[Session, Any], object]:
     """Return a handler that runs a cold command; an error rolls it back if it ``changes`` something."""
 
     def handle(session: Session, command: Any) -> object:
-        if changes and (name := getattr(command, "queue", None)) is not None:
+        name = getattr(command, "queue", None) or getattr(command, "source", None)
+        if changes and name is not None:
             run_to_end(_Transaction(session).find(name))  # what this changes would be undone, too, and drop the caches
         with session.savepoint() if changes else nullcontext():
             return run_to_end(cold(_Transaction(session), command))
