@@ -267,6 +267,7 @@ def test_an_escaped_slash_does_not_separate_parts() -> None:
     (b" \n<Messages a='<Message>'>", "Messages"), (b"<m:Messages xmlns:m='x'/>", "Messages"),
     (b"\xef\xbb\xbf<?xml version='1.0'?>\r\n<Messages>", "Messages"),
     (b"<!-- <Message> --><?a <Message> ?><Messages>", "Messages"),
+    (b"<!---->" * 999 + b"<Messages>", "Messages"), (b"<!---->" * 1_000 + b"<Messages>", "!----"),
     (b"<?xml-a b><Message>?><Messages>", "Messages"), (b"<!DOCTYPE Messages>", "!DOCTYPE"), (b"<\xff>", "\ufffd"),
 ])  # fmt: skip
 def test_the_root_of_a_body_is_found_before_parsing(body: bytes, root: str) -> None:
