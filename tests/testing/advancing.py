@@ -25,6 +25,11 @@ class AdvancingClock(SteppedClock):
         self.set(max(until_s, self._now_s))
         self.settle()
 
+    def await_sleep(self) -> None:
+        """Wait until a thread has gone to sleep: one that has just started may not use its alarm yet."""
+        with self._moved:
+            assert self._moved.wait_for(lambda: self.sleeps, _CHECK_S * _CHECKS_MAX)
+
     def settle(self) -> None:
         """Wait until each thread that uses an alarm sleeps again."""
         with self._moved:

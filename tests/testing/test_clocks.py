@@ -73,12 +73,12 @@ def test_a_timer_that_is_already_due_runs_in_the_next_iteration() -> None:
 class Sleeper:
     """A thread that sleeps until each time and records when it woke; ``None`` waits for a ring."""
 
-    def __init__(self, clock: SteppedClock, *instants: float | None) -> None:
+    def __init__(self, clock: AdvancingClock, *instants: float | None) -> None:
         self.woken: list[float] = []
         self._clock = clock
         self._instants = instants
         self.alarm = clock.alarm()
-        self.thread = threading.Thread(target=self._run)
+        self.thread = self.alarm.sleeper = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self) -> None:
@@ -89,7 +89,7 @@ class Sleeper:
 
     def end(self) -> None:
         self.alarm.ring()
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -161,7 +161,7 @@ def test_a_clock_does_not_wait_for_a_thread_that_has_ended() -> None:
 
     def run() -> None:
         alarm.wait_until(1.0)
-        go_on.wait(10)
+        go_on.wait(60)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -169,7 +169,7 @@ def test_a_clock_does_not_wait_for_a_thread_that_has_ended() -> None:
     moving = threading.Thread(target=clock.advance, args=(2.0,))
     moving.start()
     go_on.set()
-    moving.join(5)
+    moving.join(60)
     assert not moving.is_alive()
     assert clock.now_s() == 2.0
     thread.join()

@@ -402,6 +402,7 @@ class TestThread:
         renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
         subscription = Subscription(table, "orders", Fixed(30, 20))
         renewer.start()
+        clock.await_sleep()
         clock.settle()
         received = [message(str(number)) for number in range(12)]
         table.take(subscription, received, requested_at_s=0, answered_at_s=0, timeout_s=30)
@@ -415,19 +416,20 @@ class TestThread:
 
         def change(queue: str, changes: Sequence[object], **_: object) -> list[None]:
             sent[queue].set()
-            assert queue == "b" or replied.wait(30)
+            assert queue == "b" or replied.wait(60)
             return [None] * len(changes)
 
         table = LeaseTable(clock)
         renewer = Renewer(table, change)
         renewer.start()
+        clock.await_sleep()
         for queue, every_s in (("a", 20), ("b", 21)):
             subscription = Subscription(table, queue, Fixed(30, every_s))
             table.take(subscription, [message(queue)], requested_at_s=0, answered_at_s=0, timeout_s=30)
         clock.set(20)
-        assert sent["a"].wait(5)
+        assert sent["a"].wait(30)
         clock.set(21)
-        in_time = sent["b"].wait(5)
+        in_time = sent["b"].wait(30)
         stopping = threading.Thread(target=renewer.stop)
         stopping.start()
         stopping.join(10)
@@ -463,6 +465,7 @@ class TestThread:
         subscription = Subscription(table, "orders", Fixed(30, 20), watcher=Failing())
         leases = table.take(subscription, list(map(message, "abc")), requested_at_s=0, answered_at_s=0, timeout_s=30)
         renewer.start()
+        clock.await_sleep()
         clock.advance(41)
         renewer.stop()
         assert [lease.state for lease in leases] == [LOST, LOST, HELD]
