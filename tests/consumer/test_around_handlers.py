@@ -318,7 +318,7 @@ async def test_a_stop_cancels_a_waiting_start(bench: Workbench) -> None:
     starting = asyncio.create_task(running.start())
     await waits.wait()
     running.request_stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await starting
     await running.stop()
     assert (calls, running.exit_code, starting.cancelling()) == (["close"], 0, 0)
@@ -367,7 +367,7 @@ async def test_a_stop_does_not_wait_for_a_synchronous_startup_function(bench: Wo
     running = app.make()
     starting = asyncio.create_task(running.start())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await began.wait()
             running.request_stop()
             await starting
@@ -569,7 +569,7 @@ async def test_an_exception_that_no_task_can_raise_fails_the_message(app: Consum
     async def work_async(body: str) -> None:
         raise error(body)
 
-    async with asyncio.timeout(10), app.test_client() as client:
+    async with asyncio.timeout(30), app.test_client() as client:
         for handler in [work] if error in (StopIteration, KeyboardInterrupt) else [work, work_async]:
             end = await client.send(handler, "not today")
             assert (end.outcome, end.error) == ("retried", error.__name__)
@@ -588,7 +588,7 @@ async def test_a_handler_may_return_a_verb(app: Consumer, verb: object, outcome:
     async def load(batch: Batch[str]) -> object:
         return verb
 
-    async with asyncio.timeout(10), app.test_client() as client:
+    async with asyncio.timeout(30), app.test_client() as client:
         assert {(await client.send(handler, "x")).outcome for handler in (work, load)} == {outcome}
 
 
@@ -621,7 +621,7 @@ async def test_a_handler_may_return_a_running_task(app: Consumer) -> None:
     async def begin(body: str) -> object:
         return asyncio.ensure_future(work(body))
 
-    async with asyncio.timeout(10), app.test_client() as client:
+    async with asyncio.timeout(30), app.test_client() as client:
         assert (await client.send(begin, "x")).outcome == "deleted"
     assert done == ["x"]
 
@@ -635,7 +635,7 @@ async def test_a_process_that_cannot_be_started_retries_the_message(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(SpawnProcess, "start", start)
-    async with asyncio.timeout(10), app.test_client() as client:
+    async with asyncio.timeout(30), app.test_client() as client:
         end = await client.send("orders", "x")
     assert (end.outcome, end.error) == ("retried", "BlockingIOError")
 
@@ -939,7 +939,7 @@ async def test_a_test_client_reports_released_messages() -> None:
         if body == "bad":
             raise RetryLater("1s")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with app.test_client() as client:
             ends = asyncio.gather(*(client.send(step, body, group="g") for body in ("bad", "good")))
             await until(lambda: len(received) == 2)

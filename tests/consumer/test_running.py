@@ -111,7 +111,7 @@ async def test_a_thread_can_request_a_stop(bench: Workbench) -> None:
     """The event loop, which waits for nothing else, is woken."""
     app = bench.consumer("orders")
     app.declare(acting.act_async, wait="20s")
-    async with asyncio.timeout(10), app.running() as running:
+    async with asyncio.timeout(30), app.running() as running:
         await asyncio.to_thread(bench.server.wait_until, lambda: bench.server.parked)
         waiting = threading.Event()
 

@@ -445,7 +445,7 @@ def test_sighup_calls_the_handler_each_time(before: signal.Handlers) -> None:
         with on_signals({signal.SIGHUP: reload}):
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGHUP)
-                await asyncio.wait_for(done.wait(), 10)
+                await asyncio.wait_for(done.wait(), PATIENCE_S)
                 done.clear()
 
     try:

@@ -164,7 +164,7 @@ async def test_an_alarm_does_not_fire_before_its_instant() -> None:
     at_ms = clock.now_ms() + 5
     fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     clock.call_at(at_ms, lambda: fired.set_result(clock.now_ms()))
-    assert await asyncio.wait_for(fired, timeout=10) >= at_ms
+    assert await asyncio.wait_for(fired, timeout=60) >= at_ms
 
 
 async def test_an_alarm_that_fires_early_is_rearmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ async def test_a_cancelled_alarm_does_not_fire() -> None:
     clock.call_at(clock.now_ms() + 1, lambda: fired.append("cancelled")).cancel()
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     clock.call_at(clock.now_ms() + 3, lambda: done.set_result(None))
-    await asyncio.wait_for(done, timeout=10)
+    await asyncio.wait_for(done, timeout=60)
     assert fired == []
 
 

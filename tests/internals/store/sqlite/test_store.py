@@ -107,7 +107,7 @@ def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path: Path) -> None:
         with pytest.raises(FolderError, match=expected), locked(tmp_path):
             pass
         other.kill()
-        other.wait(timeout=10)
+        other.wait(timeout=60)
     with locked(tmp_path):
         pass
 
