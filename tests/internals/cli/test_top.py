@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,10 +149,11 @@ def working(server: RunningServer, runtime: Path, *options: str) -> Iterator[For
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("veilmq.consumer.status.PATIENCE_S", 60.0)  # a busy machine may delay a worker's reply
-    return tmp_path
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket has at most 107 bytes, and tmp_path a hundred
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        monkeypatch.setattr("veilmq.consumer.status.PATIENCE_S", 60.0)  # a busy machine may delay a worker's reply
+        yield Path(folder)
 
 
 def test_it_finds_the_server_and_the_lease_of_a_worker(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
