@@ -279,7 +279,7 @@ class Admin:
         async with self._metrics_lock:
             events = asyncio.create_task(or_none(execute(server.engine, CountEvents())))
             survey = await or_none(execute(server.engine, SurveyQueues(names_max=SHOWN_MAX)))
-            counted = [] if survey is None else await self._counts.inspect(survey.names)
+            counted = [] if survey is None else await self._counts.inspect(survey)
             metrics = [
                 *queue_metrics(counted, server.polls.clock.shown_ms()),
                 *server.engine.metrics(),

@@ -3,12 +3,11 @@
 A request costs one dict look-up, one bisection and two additions; ``prometheus_client`` makes names, labels and
 cumulative buckets when metrics are scraped.
 
-Counting a queue costs the store some fifty microseconds, whatever its backlog. So a scrape counts at most
-``COUNTED_MAX`` queues, a few at a time, those never or longest ago counted first, and reuses the last counts of the
-others. At most ``SHOWN_MAX`` queues are shown.
+Counting a queue costs the store some fifty microseconds. So a scrape counts at most ``COUNTED_MAX`` queues, some at a
+time, those never or longest ago counted first, and reuses the last counts of the others. At most ``SHOWN_MAX`` queues
+are shown.
 """
 
-import asyncio
 import enum
 from bisect import bisect_left
 from collections import Counter
@@ -20,29 +19,23 @@ from typing import Any, Literal, NamedTuple
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, metrics_core
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from veilmq.core.claims import ClaimState, ListSources, ListWriters
-from veilmq.core.commands import Engine, QueueCounts, QueueView, ShowQueue
+from veilmq.core.commands import Engine, QueueCounts, QueueView
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import EventCounts
 from veilmq.server.settings import ServerSettings
-from veilmq.store.port import LATENCY_BOUNDS_S, Histogram, Metric, counter, execute, gauge
+from veilmq.store.port import LATENCY_BOUNDS_S, CountQueues, Histogram, Metric, Survey, counter, execute, gauge
 
-COUNT_BATCH = 32
+COUNT_BATCH = 100
 COUNTED_MAX = 1_000
 SHOWN_MAX = 10_000
 
-_HELD = frozenset({ClaimState.BINDING, ClaimState.OPEN})
-
 
 class CountedQueue(NamedTuple):
-    """The counts of a queue.
-
-    ``claims`` has the number of messages and the bind time of each held claim, ``None`` without an open source;
-    ``staged`` is ``None`` without writers, ``in_flight_max`` if it is unknown.
-    """
+    """The counts of a queue; ``claims`` and ``staged`` as in ``Survey``, ``None`` without sources and writers."""
 
     counts: QueueCounts
-    claims: Sequence[tuple[int, int]] | None = None
+    claims: Sequence[Any] | None = None
     staged: int | None = None
     in_flight_max: int | None = None
     dead_letter_queue: str = ""
@@ -54,36 +47,30 @@ class QueueCountCache:
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
         self._quotas = {False: settings.in_flight_max, True: settings.fifo_in_flight_max}
-        self._counts: dict[str, CountedQueue] = {}  # least recently counted first
+        self._views: dict[str, QueueView] = {}  # least recently counted first
 
-    async def inspect(self, names: list[str]) -> list[tuple[str, CountedQueue]]:
-        """Return the known counts of the queues ``names``; deleted queues are omitted."""
-        shown = dict.fromkeys(names)
-        self._counts = {name: counts for name, counts in self._counts.items() if name in shown}
-        due = [name for name in shown if name not in self._counts]
-        due += self._counts
-        for first in range(0, min(len(due), COUNTED_MAX), COUNT_BATCH):
-            await self._count(due[first : min(first + COUNT_BATCH, COUNTED_MAX)])
-        return [(name, self._counts[name]) for name in shown if name in self._counts]
+    async def inspect(self, survey: Survey) -> list[tuple[str, CountedQueue]]:
+        """Return the known counts of the queues of ``survey``; deleted queues are omitted."""
+        shown = dict.fromkeys(survey.names)
+        self._views = {name: view for name, view in self._views.items() if name in shown}
+        due = [*(name for name in shown if name not in self._views), *self._views][:COUNTED_MAX]
+        batches = [due[first : first + COUNT_BATCH] for first in range(0, len(due), COUNT_BATCH)]
+        for names in batches:
+            views: list[QueueView] = []
+            try:
+                views = await execute(self._engine, CountQueues(names=names))
+            except VeilmqError:
+                batches += [[name] for name in names] if len(names) > 1 else []  # the others are counted alone
+            for name in names:
+                self._views.pop(name, None)
+            self._views |= {view.queue: view for view in views}
+        return [(name, self._counted(self._views[name], survey)) for name in shown if name in self._views]
 
-    async def _count(self, names: list[str]) -> None:
-        counts = [execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names]
-        counts += [execute(self._engine, ListSources(queue=name)) for name in names]
-        counts += [execute(self._engine, ListWriters(queue=name)) for name in names]
-        results = await asyncio.gather(*counts, return_exceptions=True)
-        views, sources, writers = (results[first : first + len(names)] for first in range(0, len(results), len(names)))
-        for name, view, readers, staging in zip(names, views, sources, writers, strict=True):
-            self._counts.pop(name, None)
-            if isinstance(view, QueueView) and view.counts is not None:
-                claims = staged = None
-                if isinstance(readers, list) and readers:
-                    held = [claim for source in readers for claim in source.claims if claim.state in _HELD]
-                    claims = [(claim.messages, claim.bound_at_ms) for claim in held]
-                if isinstance(staging, list) and staging:
-                    staged = sum(writer.staged for writer in staging)
-                own = view.settings.in_flight_max
-                quota = self._quotas[view.settings.fifo] if own is None else own
-                self._counts[name] = CountedQueue(view.counts, claims, staged, quota, view.settings.dead_letter_queue)
+    def _counted(self, view: QueueView, survey: Survey) -> CountedQueue:
+        assert view.counts is not None, "requested with counts"
+        claims, staged, settings = survey.claims.get(view.queue), survey.staged.get(view.queue), view.settings
+        quota = self._quotas[settings.fifo] if settings.in_flight_max is None else settings.in_flight_max
+        return CountedQueue(view.counts, claims, staged, quota, settings.dead_letter_queue)
 
 
 class PushOutcome(enum.Enum):
@@ -210,13 +197,11 @@ _BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[CountedQ
     ("messages_deleted", "counter", "Messages deleted by receipts, forwards or claims, since the server's start.",
      lambda it, _: it.counts.deleted),
     ("claims_held", "gauge", "Claims that are not acknowledged, lost or released.",
-     lambda it, _: None if it.claims is None else len(it.claims)),
+     lambda it, _: None if it.claims is None else it.claims[0]),
     ("messages_claimed", "gauge", "Messages in held claims; they are also in flight.",
-     lambda it, _: None if it.claims is None else sum(messages for messages, _ in it.claims)),
+     lambda it, _: None if it.claims is None else it.claims[1]),
     ("oldest_claim_age_seconds", "gauge", "Time since the oldest held claim was bound; 0 if there is none.",
-     lambda it, now_ms: (
-         None if it.claims is None else _age_s(min((at_ms for _, at_ms in it.claims), default=None), now_ms)
-     )),
+     lambda it, now_ms: None if it.claims is None else _age_s(it.claims[2], now_ms)),
     ("messages_staged", "gauge", "Messages staged by writers and not published; they are in no queue yet.",
      lambda it, _: it.staged),
 )  # fmt: skip

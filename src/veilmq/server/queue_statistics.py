@@ -1,11 +1,11 @@
 """Statistics of queues for listings: queues on the page are counted at once, the others in the background.
 
-Counting a queue costs the store some microseconds, on PostgreSQL a statement; ten thousand cannot be counted for each
-page. So a page's queues are counted when it is requested. If it is not sorted by name, the last counts of all queues
-decide which are on it. While pages are requested, all queues are counted in rounds: new ones first and without a
-break, then ``ROUND_QUEUES`` a second, least recently counted first. A queue that is slow to count (many messages on
-PostgreSQL) is counted less often, so that it takes a small share of the time. ``WATCHED_QUEUES`` limits how many queues
-pages that update every second can count per second.
+Counting a queue costs the store some microseconds; ten thousand cannot be counted for each page. So a page's queues are
+counted when it is requested. If it is not sorted by name, the last counts of all queues decide which are on it. While
+pages are requested, all queues are counted in rounds: new ones first and without a break, then ``ROUND_QUEUES`` a
+second, least recently counted first. A queue that is slow to count (many messages on PostgreSQL) is counted alone and
+less often, so that it takes a small share of the time. ``WATCHED_QUEUES`` limits how many queues pages that update
+every second can count per second.
 
 Counting stops ``IDLE_MS_MAX`` after the last request. For ten thousand records, the history of each is in two arrays,
 16 bytes a point.
@@ -15,10 +15,8 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from time import perf_counter
-from typing import Any
 
 from veilmq.core.commands import (
     BrowsedQueue,
@@ -30,12 +28,11 @@ from veilmq.core.commands import (
     QueueOrder,
     QueuePage,
     QueueView,
-    ShowQueue,
     Timer,
 )
-from veilmq.core.errors import QueueNotFound, VeilmqError
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.store.port import execute
+from veilmq.store.port import CountQueues, execute
 
 HISTORY_MAX = 60
 RATE_MS_MIN = SECOND_MS // 2
@@ -55,8 +52,8 @@ class QueueRecord:
     """
 
     __slots__ = (
-        "_earlier", "_last_cost_s", "_later", "_times", "_visible", "cost_s", "counted_at_ms", "counts",
-        "created_at_ms", "rates", "view",
+        "_earlier", "_later", "_times", "_visible", "cost_s", "counted_at_ms", "counts", "created_at_ms", "last_cost_s",
+        "rates", "view",
     )  # fmt: skip
 
     def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
@@ -67,7 +64,7 @@ class QueueRecord:
         self._earlier: _Totals | None = None
         self._later: _Totals | None = None
         self.rates: tuple[float, float, float] | None = None
-        self._last_cost_s = 0.0
+        self.last_cost_s = 0.0
         self.add_count(view, now_ms)
 
     def add_count(self, view: QueueView, now_ms: int, *, cost_s: float = 0.0) -> None:
@@ -76,7 +73,7 @@ class QueueRecord:
         self.view = view
         self.counts = counts = view.counts
         self.counted_at_ms = now_ms
-        self.cost_s, self._last_cost_s = min(self._last_cost_s, cost_s), cost_s
+        self.cost_s, self.last_cost_s = min(self.last_cost_s, cost_s), cost_s
         # Rates span at least _RATE_MS if possible: from _earlier, which _later replaces. Totals that fell are those of
         # a store that was reopened, or of another queue of this name.
         totals = (now_ms, counts.sent, counts.received, counts.deleted)
@@ -134,7 +131,7 @@ SORT_VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
 """The value by which an order sorts; ``None`` if unknown."""
 
 COUNT_BATCH = 16
-"""How many counts are submitted at once: a fraction of a millisecond."""
+"""How many queues are counted at once: a fraction of a millisecond."""
 
 NEW_QUEUES_PER_PAGE = 320
 """How many new queues a page sorted by counts waits for."""
@@ -251,34 +248,18 @@ class QueueStatistics:
 
     async def _count(self, names: Iterable[str]) -> None:
         due = [name for name in names if self._is_due(name, 0.0)]
-        for first in range(0, len(due), COUNT_BATCH):
-            await self._count_batch(due[first : first + COUNT_BATCH])
+        slow = [name for name in due if name in self._records and self._records[name].last_cost_s >= _SLOW_S]
+        rest = [name for name in due if name not in slow]
+        batches = [[name] for name in slow]
+        for batch in batches + [rest[first : first + COUNT_BATCH] for first in range(0, len(rest), COUNT_BATCH)]:
+            started_s = perf_counter()
+            views = {view.queue: view for view in await execute(self._engine, CountQueues(names=batch))}
+            for name in batch:
+                self._record(name, views.get(name), perf_counter() - started_s)
 
-    async def _count_batch(self, names: Sequence[str]) -> None:
-        """Submit some counts at once; a task for each would cost more than its count. Raises ``VeilmqError``."""
-        finished = asyncio.get_running_loop().create_future()
-        failures: list[VeilmqError] = []
-        started_s, left = perf_counter(), len(names)
-
-        def done(name: str, result: Any) -> None:
-            nonlocal left
-            if isinstance(result, VeilmqError) and not isinstance(result, QueueNotFound):
-                failures.append(result)
-            else:
-                self._record(name, result, perf_counter() - started_s)
-            left -= 1
-            if not left and not finished.done():
-                finished.set_result(None)
-
-        for name in names:
-            self._engine.submit(ShowQueue(queue=name, counts=True), partial(done, name))
-        await finished
-        if failures:
-            raise failures[0]
-
-    def _record(self, name: str, result: Any, cost_s: float) -> None:
+    def _record(self, name: str, result: QueueView | None, cost_s: float) -> None:
         record = self._records.pop(name, None)
-        if not isinstance(result, QueueView):
+        if result is None:
             return
         now_ms, created_at_ms = self._clock.now_ms(), result.created_at_ms - self._clock.shown_ms(0)
         if record is None or record.created_at_ms != created_at_ms:

@@ -103,7 +103,7 @@ class ClaimTransaction(Transaction, Protocol):
 
     async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> QueueCounts:
         """Count the messages; ``allow_cached`` permits an older count if counting is slow."""
-        return await self.counts(queue)
+        return (await self.counts([queue]))[0]
 
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return when the next message becomes visible, ``None`` if none will without a command."""

@@ -72,7 +72,7 @@ async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
             raise errors.QueueNotFound(command.destination)
         check_destination(source.name, source.settings, command.destination, target_settings, verb="moved")
     args = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
-    visible = (await tx.counts(source)).visible
+    visible = (await tx.counts([source]))[0].visible
     row = await tx.row("insert_move", *args, visible, await tx.now(), command.starter)
     if row is None:
         raise errors.MoveTaskRunning(source.name)

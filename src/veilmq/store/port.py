@@ -5,7 +5,7 @@ A server depends on nothing else of a store; only ``server/stores.py`` has the k
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import eq
@@ -115,16 +115,28 @@ class Report(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The full names of some queues, in order, and the number of all queues."""
+    """The full names of some queues, in order, and the number of all queues.
+
+    ``claims``, of queues with sources, are the number of active claims, their messages, and their first bind time or
+    ``None``; ``staged``, of queues with writers, is the number of staged messages.
+    """
 
     names: list[str]
     in_all: int
+    claims: MutableMapping[str, Sequence[Any]]
+    staged: MutableMapping[str, int]
 
 
 class SurveyQueues(Command, frozen=True, kw_only=True):
     """Return a ``Survey`` with the first ``names_max`` queues of all accounts."""
 
     names_max: int
+
+
+class CountQueues(Command, frozen=True, kw_only=True):
+    """Return a ``QueueView`` with counts for each of the queues with the full ``names`` that exists."""
+
+    names: Sequence[str]
 
 
 class Store(Engine, Protocol):

@@ -16,7 +16,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import AccountSettings, QueueSettings, checked_settings, dead_letter_refusal, merged_tags
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
-from veilmq.store.port import Survey, SurveyQueues
+from veilmq.store.port import CountQueues, Survey, SurveyQueues
 from veilmq.store.transaction import AFTER_NAMES, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"  # the kinds of cooldowns: of a purged queue, and of the name of a deleted one
@@ -151,7 +151,13 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
 @reads
 async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
     queue = await tx.queue(command.queue)
-    return _view(queue, await tx.counts(queue) if command.counts else None)
+    return _view(queue, (await tx.counts([queue]))[0] if command.counts else None)
+
+
+@reads
+async def count_queues(tx: Transaction, command: CountQueues) -> list[QueueView]:
+    queues = await tx.find_all(command.names)
+    return list(map(_view, queues, await tx.counts(queues)))
 
 
 @reads
@@ -160,11 +166,10 @@ async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePag
     prefix = account + command.prefix
     rows = await tx.rows("queue_names", prefix, account + command.after, prefix + AFTER_NAMES, command.count + 1)
     names = [name for (name,) in rows[: command.count]]
-    found = [await tx.find(name) for name in names] if command.views else []
     return QueuePage(
         names=[name.removeprefix(account) for name in names],
         more=len(rows) > command.count,
-        views=[_view(queue, await tx.counts(queue)) for queue in found if queue is not None],
+        views=await count_queues(tx, CountQueues(names=names)) if command.views else [],
     )
 
 
@@ -178,7 +183,10 @@ async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources)
 @reads
 async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
     rows = await tx.rows("queue_names", "", "", AFTER_NAMES, command.names_max)
-    return Survey([name for (name,) in rows], await tx.value("count_queues"))
+    rows_of_claims = await tx.rows("held_claims", await tx.now())
+    claims: Any = {name: (*held, bound_at_ms and tx.shown(bound_at_ms)) for name, *held, bound_at_ms in rows_of_claims}
+    staged: Any = await tx.rows("staged")
+    return Survey([name for (name,) in rows], await tx.value("count_queues"), claims, dict(staged))
 
 
 @reads

@@ -95,13 +95,9 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
 
 
 async def _with_count(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
-    messages = 0
-    for each in await _subscriptions(tx, number):
-        queue = await tx.find(topics.push_queue(topic.topic, each.name)) if each.push_url else None
-        if queue is not None:
-            counts = await tx.counts(queue)
-            messages += counts.visible + counts.in_flight + counts.delayed
-    return replace(topic, messages=messages)
+    pushed = [each.name for each in await _subscriptions(tx, number) if each.push_url]
+    counts = await tx.counts(await tx.find_all([topics.push_queue(topic.topic, name) for name in pushed]))
+    return replace(topic, messages=sum(each.visible + each.in_flight + each.delayed for each in counts))
 
 
 @changes

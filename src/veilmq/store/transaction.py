@@ -230,6 +230,10 @@ class Transaction(Protocol):
         Lock ``"update"`` to change the queue, ``"share"`` to prevent a purge or deletion.
         """
 
+    async def find_all(self, names: Sequence[str]) -> Sequence[QueueRow]:
+        """Return the queues of these names that this database has."""
+        return [queue for name in names if (queue := await self.find(name)) is not None]
+
     async def queue(self, name: str, *, lock: Lock | None = None) -> QueueRow:
         """Find a queue like ``find``; raises ``QueueNotFound``."""
         found = await self.find(name, lock)
@@ -255,8 +259,8 @@ class Transaction(Protocol):
         """Return whether any queue, in any database, uses it as its dead-letter queue."""
         return bool(await self.rows("queue_sources", name, "", 1))
 
-    async def counts(self, queue: QueueRow) -> QueueCounts:
-        """Count the messages of a queue by state."""
+    async def counts(self, counted: Sequence[QueueRow]) -> list[QueueCounts]:
+        """Count the messages of each queue by state."""
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
         """Record that the partition of a queue is retired; ``is_deleted``: the queue is about to be deleted."""

@@ -19,7 +19,6 @@ from veilmq.core.commands import (
     QueueOrder,
     QueueView,
     Send,
-    ShowQueue,
 )
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
@@ -29,7 +28,7 @@ from veilmq.server import metrics
 from veilmq.server.metrics import QueueCountCache
 from veilmq.server.queue_statistics import HISTORY_MAX, IDLE_MS_MAX, SORT_VALUES, QueueRecord, QueueStatistics
 from veilmq.server.settings import ServerSettings
-from veilmq.store.port import SurveyQueues, execute
+from veilmq.store.port import CountQueues, SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
@@ -117,29 +116,18 @@ CLOCK_STEP_MS = SECOND_MS
 
 
 class CountingStore(SqliteStore):
-    """A store in memory that records which queues are counted, and how many at once."""
+    """A store in memory that records which queues are counted."""
 
     counted: list[str]
-    running = 0
-    running_max = 0
     is_unavailable = False
 
     def submit(self, command: Command, done: Done) -> None:
         if self.is_unavailable:
             done(StoreUnavailable())
             return
-        if not isinstance(command, ShowQueue):
-            super().submit(command, done)
-            return
-        self.counted.append(command.queue)
-        self.running += 1
-        self.running_max = max(self.running, self.running_max)
-
-        def finished(result: object) -> None:
-            self.running -= 1
-            done(result)
-
-        super().submit(command, finished)
+        if isinstance(command, CountQueues):
+            self.counted += command.names
+        super().submit(command, done)
 
 
 class World:
@@ -292,7 +280,7 @@ async def test_a_recreated_queue_has_a_new_record(world: World) -> None:
     assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
 
 
-CACHED = 3 * metrics.COUNT_BATCH
+CACHED = 96
 
 
 class CacheBench:
@@ -302,11 +290,9 @@ class CacheBench:
         self.engine = engine
         self.cache = QueueCountCache(engine, ServerSettings())
 
-    async def names(self) -> list[str]:
-        return list((await execute(self.engine, SurveyQueues(names_max=2 * CACHED))).names)
-
     async def visible(self) -> dict[str, int]:
-        return {name: counted.counts.visible for name, counted in await self.cache.inspect(await self.names())}
+        survey = await execute(self.engine, SurveyQueues(names_max=2 * CACHED))
+        return {name: counted.counts.visible for name, counted in await self.cache.inspect(survey)}
 
     async def put(self, *names: str) -> None:
         for name in names:
@@ -330,7 +316,7 @@ async def test_a_scrape_counts_a_limited_number_in_turn(caching: CacheBench, mon
     for known in (40, 80, CACHED):
         assert len(await caching.visible()) == known
     assert len(caching.engine.counted) == 3 * 40
-    names = await caching.names()
+    names = [f"a/q{number:03}" for number in range(CACHED)]
     first, late = names[30], names[90]  # counted again in the fourth scrape, and in the fifth
     await caching.put(first, late)
     assert await caching.visible() == {**dict.fromkeys(names, 0), first: 1}

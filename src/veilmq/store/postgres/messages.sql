@@ -348,25 +348,25 @@ RETURNING counted, next_at, mq.now_ms() AS now
 UPDATE mq.in_flight SET counted = greatest(0, counted + $2) WHERE qp = $1 AND ($2 > 0 OR next_at = $3)
 
 -- name: count
--- Claimed messages count as in flight, also past their retention of $2 ms, until their claim is acknowledged.
-SELECT
-    count(*) FILTER (WHERE due <= now) AS visible,
-    count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
-    count(*) FILTER (WHERE due > now AND receive_count = 0) AS delayed,
-    min(sent_at) FILTER (WHERE is_kept) AS oldest_sent_at_ms
-FROM (
-    SELECT msg.*, clock.now, clock.doomed,
-        visible_at AS due, -- no fifo
-        -- fifo: mq.due(visible_at, sent_at, receive_count, clock.delay) AS due,
-        sent_at > clock.now - $2 AND (sent_at > clock.ended_until OR seq >= clock.ended_before) AS is_kept
-    FROM mq.msg, (
-        SELECT mq.now_ms() AS now, ended_until, ended_before, delay,
-            ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed
-        FROM mq.part WHERE qp = $1
-    ) clock
-    WHERE qp = $1
-) kept
-WHERE is_kept OR claim IS NOT NULL
+-- Of the partitions $1 with retentions of $2 ms, in this order. Claimed messages count as in flight, also past their retention, until
+-- their claim is acknowledged.
+SELECT counted.* FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS of_queue (qp, kept_ms, place) LEFT JOIN mq.part USING (qp),
+LATERAL (
+    SELECT mq.now_ms() AS now, ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = of_queue.qp AND state = 'acknowledged') AS doomed
+) AS clock, LATERAL (
+    SELECT count(*) FILTER (WHERE due <= now) AS visible,
+        count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
+        count(*) FILTER (WHERE due > now AND receive_count = 0) AS delayed,
+        min(sent_at) FILTER (WHERE is_kept) AS oldest_sent_at_ms
+    FROM (
+        SELECT msg.*,
+            visible_at AS due, -- no fifo
+            -- fifo: mq.due(visible_at, sent_at, receive_count, part.delay) AS due,
+            sent_at > clock.now - kept_ms AND (sent_at > part.ended_until OR seq >= part.ended_before) AS is_kept
+        FROM mq.msg WHERE msg.qp = of_queue.qp
+    ) AS kept
+    WHERE is_kept OR claim IS NOT NULL
+) AS counted ORDER BY place
 
 -- name: admit
 SELECT mq.admit($1, $2, $3, $4)

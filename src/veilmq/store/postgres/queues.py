@@ -61,6 +61,7 @@ EVENTS = load("veilmq.store.postgres", "events.sql")
 WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
+SQL["find_queues"] = SQL["find_queue"].replace("= $1", "= ANY($1::text[]) ORDER BY name")
 EVENTS["lock_state"] = f"{SQL['event_state']} FOR UPDATE"
 
 
@@ -103,10 +104,14 @@ class Catalog:
         row = await connection.fetchrow(with_lock(SQL["find_queue"], lock), name)
         if row is None:
             return None
-        queue = queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)
+        queue = self.read(row)
         if forgotten == self._forgotten:  # otherwise the row may be from before a change
             self._entries[name] = queue, get_running_loop().time() + self._options.fresh_s
         return queue
+
+    def read(self, row: Any) -> Queue:
+        """Return the queue of a row of ``find_queue``."""
+        return queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)
 
     def cached(self, name: str) -> Queue | None:
         """Return the cached queue, even if it has expired."""

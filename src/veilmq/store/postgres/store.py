@@ -11,6 +11,7 @@ and forwards the command.
 
 import asyncio
 import logging
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,7 +25,7 @@ from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.store.clock import SystemClock
-from veilmq.store.port import NOTHING_HELD_BACK, Metric, Store, StoreError, Survey, SurveyQueues, execute
+from veilmq.store.port import NOTHING_HELD_BACK, CountQueues, Metric, Store, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import (
     FAILURES,
@@ -73,6 +74,7 @@ class Shards(Store):
             commands.ListQueues: self._list,
             commands.ListDeadLetterSources: self._list_sources,
             SurveyQueues: self._survey,
+            CountQueues: self._count_queues,
             PlanExport: self._plan_export,
             ReadEvents: self._run_export,
             ForgetEvents: self._forget_events,
@@ -391,7 +393,16 @@ class Shards(Store):
     async def _survey(self, command: SurveyQueues) -> Survey:
         surveys: list[Survey] = await self._run_on_all(command)
         names = sorted(name for survey in surveys for name in survey.names)
-        return Survey(names[: command.names_max], sum(survey.in_all for survey in surveys))
+        _, in_all, claims, staged = zip(*surveys, strict=True)
+        return Survey(names[: command.names_max], sum(in_all), ChainMap(*claims), ChainMap(*staged))
+
+    async def _count_queues(self, command: CountQueues) -> list[QueueView]:
+        """Search the databases one by one, those that are down last; raises ``StoreUnavailable`` if it must."""
+        found, left = list[QueueView](), set(command.names)
+        for engine in sorted(self.shards.values(), key=self._is_down):
+            found += await execute(engine, CountQueues(names=[*left])) if left else []
+            left.difference_update(view.queue for view in found)
+        return found
 
     async def _list_sources(self, command: commands.ListDeadLetterSources) -> QueuePage:
         if await self.find(command.queue) is None:
@@ -438,6 +449,10 @@ class Shards(Store):
 
     # ``store.port.Store``.
 
+    @staticmethod
+    def _is_down(engine: PostgresEngine) -> bool:
+        return not engine.is_open or engine.database.breaker.is_open
+
     @property
     def location(self) -> str:
         return f"in PostgreSQL, {' and '.join(engine.database.shown_url for engine in self.shards.values())}"
@@ -448,7 +463,7 @@ class Shards(Store):
         return found[0] if all(found) else []
 
     def warnings(self) -> list[str]:
-        down = [each for each in self.shards.values() if not each.is_open or each.database.breaker.is_open]
+        down = [*filter(self._is_down, self.shards.values())]
         texts = [f"Database {each.place + 1} cannot be reached, and its queues are unavailable." for each in down]
         guards = (each.clock_guard.warnings() for each in self._open_engines())
         return list(dict.fromkeys(chain(texts if len(down) < len(self.shards) else (), *guards)))

@@ -38,16 +38,13 @@ WITH ended AS MATERIALIZED (
 
 -- name: sweep_fifo
 -- The same for a FIFO queue; $4 and $5 are its first partition, and its name if it is logged.
-SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
-    SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
+SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
     WHERE qp = $1 AND seq < ((clock.until + 1) << 20) AND sent_at <= clock.until AND claim IS NULL
-    ORDER BY seq LIMIT $3
-), $2, 'expire', $4, $5))
+    ORDER BY seq LIMIT $3), $2, 'expire', $4, $5))
 
 -- name: keep_expired
 -- Keep messages expired that the retention ($2, in ms) has ended, even if the next retention is longer.
-UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
-WHERE qp = $1
+UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20 WHERE qp = $1
 
 -- name: pending_changes
 -- Up to which eligible_at groups may still follow an old delay, and the position before which a shorter retention has ended messages;
@@ -84,8 +81,7 @@ UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_bef
 -- Delete entries that expired at least $3 ms ago.
 DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
     SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() - $3 ORDER BY expires_at LIMIT $2
-    FOR UPDATE SKIP LOCKED
-))
+    FOR UPDATE SKIP LOCKED))
 
 -- name: delete_messages
 -- log: WITH deleted AS (
@@ -107,8 +103,7 @@ DELETE FROM mq.expired_receipt WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queu
     AND number = ANY(ARRAY(SELECT number FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2))
 
 -- name: delete_groups
-DELETE FROM mq.fifo_group
-WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
+DELETE FROM mq.fifo_group WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
 
 -- name: sweep_turns
 -- Of up to $2 due turns of each priority, delete those of groups whose messages have all expired.
@@ -129,10 +124,8 @@ SELECT FROM empty CROSS JOIN settled
 WITH deleted AS (
     DELETE FROM mq.part
     WHERE qp = $1 AND retired_at < mq.now_ms() - $2
-        AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
-        AND NOT EXISTS (SELECT FROM mq.message WHERE qp = $1)
-        AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1)
-        AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1) AND NOT EXISTS (SELECT FROM mq.message WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1) AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
         AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)
     RETURNING qp
 ), throttle AS (

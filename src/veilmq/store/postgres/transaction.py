@@ -62,6 +62,7 @@ T = TypeVar("T")
 
 SLOW_COUNT_S = 0.1
 _COSTS_KEPT = 50
+_TOTALS = "redelivered", "sent", "received", "deleted"
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
 
@@ -115,6 +116,9 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def find(self, name: str, lock: Lock | None = None) -> Queue | None:
         return await self.node.catalog.look_up(self.connection, name, lock)
 
+    async def find_all(self, names: Sequence[str]) -> list[Queue]:
+        return [self.node.catalog.read(row) for row in await self._fetch(SQL["find_queues"], names)]
+
     async def find_target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the cached queue, or look it up."""
         return self.node.catalog.fresh(name) or await self.node.catalog.outbox.target(self.connection, name, source)
@@ -128,10 +132,15 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def has_sources(self, name: str) -> bool:
         return await super().has_sources(name) or bool(await self.node.catalog.shards.has_sources(name))
 
-    async def counts(self, queue: Queue) -> QueueCounts:
-        row = await self.connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
-        totals = self.node.totals[queue.number]
-        return QueueCounts(**row, **{name: totals[name] for name in ("redelivered", "sent", "received", "deleted")})
+    async def counts(self, counted: Sequence[Queue]) -> list[QueueCounts]:
+        """Count the queues of each kind in one statement."""
+        rows: dict[int, Any] = {}
+        for statements, fifo in ((STANDARD, False), (FIFO, True)):
+            if parts := {each.partition: retention_ms(each) for each in counted if each.settings.fifo == fifo}:
+                found = await self._fetch(statements["count"], [*parts], [*parts.values()])
+                rows |= zip(parts, found, strict=True)
+        totals = [{name: self.node.totals[each.number][name] for name in _TOTALS} for each in counted]
+        return [QueueCounts(**rows[each.partition], **its) for each, its in zip(counted, totals, strict=True)]
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         if is_deleted:

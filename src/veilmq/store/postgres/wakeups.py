@@ -94,12 +94,10 @@ class Watches:
         self._received = 0
 
     def metrics(self) -> list[Metric]:
+        """Return whether notifications arrive, and how many."""
+        text = "1 while notifications of other servers arrive."
         return [
-            gauge(
-                "store_notifications_arrive",
-                "1 while notifications of other servers arrive.",
-                self.notifications_arrive,
-            ),
+            gauge("store_notifications_arrive", text, self.notifications_arrive),
             counter("store_notifications_sent", "Notifications sent to other servers.", self._sent),
             counter("store_notifications_received", "Notifications received from other servers.", self._received),
         ]

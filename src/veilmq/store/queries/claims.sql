@@ -38,6 +38,12 @@ WHERE look_at <= $1 ORDER BY look_at LIMIT 1;
 SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
 WHERE qp = $1 AND source = coalesce($2, source) ORDER BY number;
 
+-- name: held_claims
+-- Of each queue with sources, at $1: the number of active claims, their messages, and the first bind time.
+SELECT queue.name, count(claim_id), CAST(coalesce(sum(messages), 0) AS bigint), min(bound_at) FROM source
+JOIN queue ON queue.origin = source.qp LEFT JOIN claim ON claim.qp = source.qp AND claim.source = source.name
+    AND number > acknowledged AND state IN ('binding', 'open') AND beat_at + hold > $1 GROUP BY queue.name;
+
 -- name: insert_claim
 INSERT INTO claim (qp, part, source, number, state, bound_at) VALUES ($1, $2, $3, $4, 'binding', $5)
 RETURNING claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending;

@@ -18,6 +18,11 @@ SELECT name, batch, messages, duplicates, (
     WHERE stage.writer_id = writer.writer_id AND publication IS NULL
 ), seen_at FROM writer WHERE qp = $1 ORDER BY seen_at DESC, writer_id DESC LIMIT $2;
 
+-- name: staged
+-- By queue with writers, the number of messages staged and not published.
+SELECT queue.name, CAST(coalesce(sum(stage.messages), 0) AS bigint) FROM writer JOIN queue ON queue.origin = writer.qp
+LEFT JOIN stage ON stage.writer_id = writer.writer_id AND stage.publication IS NULL GROUP BY queue.name;
+
 -- name: publish_batch
 UPDATE writer SET batch = $2, messages = $3, duplicates = 0, seen_at = $4 WHERE writer_id = $1;
 

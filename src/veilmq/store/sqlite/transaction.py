@@ -72,8 +72,8 @@ class _Transaction(SqliteClaims):
             advance_time(self._session, queue)
         return queue
 
-    async def counts(self, queue: Queue) -> QueueCounts:
-        return settling.counts(self._session, queue)
+    async def counts(self, counted: Sequence[Queue]) -> list[QueueCounts]:
+        return [settling.counts(self._session, each) for each in counted]
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         self.schedule(Sweep)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.internals.store.postgres.nodes import TwoNodes
@@ -18,7 +19,7 @@ from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import MessageState
 from veilmq.core.messages import Lease
 from veilmq.core.settings import QueueSettings
-from veilmq.store.port import execute
+from veilmq.store.port import CountQueues, execute
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.node import FairShares, LowWater, PartitionCache, keys_of, lease_of
 from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
@@ -129,6 +130,28 @@ def test_queue_without_groups_uses_the_plain_statements(queue: PostgresHost) -> 
     texts = queue.run(prepared())
     assert any("mq.msg" in text for text in texts)
     assert not any("fair" in re.sub("--.*", "", text) for text in texts)
+
+
+def test_counts_of_many_queues_take_three_statements(queue: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape of metrics counts a thousand queues."""
+    names = [QUEUE, *(f"{QUEUE}{number}" for number in range(9))]
+    for number, name in enumerate(names[1:]):
+        queue.create(name, fifo=bool(number % 2))
+        queue.put(message("a", group="a", dedup_id="a" if number % 2 else None), queue=name)
+    queue.receive_one(queue=names[1])
+    queue.receive_one(queue=names[2])
+    kind: Any = asyncpg.Connection
+    statements, execute_one = list[str](), kind._execute
+
+    def counting(connection: Any, text: str, *args: Any, **options: Any) -> Any:
+        statements.append(text)
+        return execute_one(connection, text, *args, **options)
+
+    monkeypatch.setattr(kind, "_execute", counting)
+    views = {view.queue: view.counts for view in queue.do(CountQueues(names=[*names, "a/none"]))}
+    found = [(views[name].visible, views[name].in_flight, views[name].sent, views[name].received) for name in names]
+    assert found == [(0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 1, 1), *[(1, 0, 1, 0)] * 7]
+    assert (len(views), len(statements)) == (10, 3)
 
 
 def test_turns_are_corrected_and_swept(queue: PostgresHost) -> None:

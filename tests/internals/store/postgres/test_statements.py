@@ -295,6 +295,7 @@ WHOLE_DATABASE = {
         "a node finds sources with work": "shared due_source",
         "finds the partition of an outbox by its queues": "outbox.sql known_outbox",
         "an operator removes a database": "shards.sql has_events, shards.sql is_waiting",
+        "the partitions of all counted queues": "messages.sql count, shared held_claims",
         "the partitions of all awaited queues of a node": "wakeups.sql awaited, wakeups.sql awaited_groups",
     }.items()
     for name in names.split(", ")
