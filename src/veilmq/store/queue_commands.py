@@ -31,7 +31,7 @@ def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:
 
 @changes
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
-    while (queue := await tx.find(command.queue)) is None:
+    while (queue := await tx.find(command.queue, "share")) is None:  # a lock makes the commit wait for standbys
         await _check_name(tx, command)
         settings = checked_settings(None, {**command.defaults, **command.settings})
         settings = replace(settings, tags=merged_tags({}, command.tags))

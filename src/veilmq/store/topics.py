@@ -51,13 +51,13 @@ def _subscription_view(row: Row) -> topics.SubscriptionView:
 
 @changes
 async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.TopicView:
-    while (row := await tx.row("topic", command.topic)) is None:
+    while not (rows := await tx.rows("topic", command.topic, lock="share")):
         tx.require_space()
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
             return replace(_topic(row)[1], is_new=True)
-    number, topic = _topic(row)
+    number, topic = _topic(rows[0])
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
         raise errors.TopicExists(command.topic, setting)

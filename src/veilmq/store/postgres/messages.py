@@ -14,7 +14,7 @@ from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.node import COUNTER_BITS, GROUPED, Node, keys_of
-from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms
+from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms
 from veilmq.store.transaction import checked
 
 _COUNTERS = 1 << COUNTER_BITS
@@ -157,7 +157,10 @@ async def _settle(name: str, node: Node, connection: Any, queue: Queue, commands
             if freed and shares is not None:
                 shares.ended([row["seq"] for row in freed], freed[0]["now"])
             useless = [(each.receipt, state) for each, _, state in outcomes if not _acts(state, each, queue)]
-            node.totals[queue.number]["deleted"] += len(outcomes) - len(useless)
+            deleted = len(outcomes) - len(useless)
+            node.totals[queue.number]["deleted"] += deleted
+            if not deleted:  # gone, perhaps by a commit that is only here: a failover would undo it
+                await connection.execute(SQL["await_standbys"])
             if queue.logs:
                 ended = [receipt for receipt, state in useless if state in (ReceiptState.EXPIRED, ReceiptState.GONE)]
                 by_state = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)

@@ -14,6 +14,10 @@ WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND nam
 -- Insert a setting unless it exists; return its value.
 INSERT INTO mq.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING value
 
+-- name: await_standbys
+-- Makes a commit that wrote nothing wait for the synchronous standbys, which may not have the commits that its statements saw.
+SELECT pg_logical_emit_message(true, 'veilmq', '') WHERE current_setting('synchronous_standby_names') <> ''
+
 -- name: now
 SELECT mq.now_ms()
 

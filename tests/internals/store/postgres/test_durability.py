@@ -1,17 +1,20 @@
 """The synchronous_commit of each command, recorded when rows are written; and what a node logs about it."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, execute, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, execute, hosting_postgres, prepare
 from veilmq.core import commands
 from veilmq.core.commands import ReceivedMessage
-from veilmq.core.topics import Forward, ForwardEntry
+from veilmq.core.topics import CreateTopic, Forward, ForwardEntry
+from veilmq.store.port import execute as store_execute
 from veilmq.store.postgres.database import Database
 from veilmq.store.postgres.schema import CommitDurability, Durability
 
@@ -124,6 +127,47 @@ def test_strict_is_the_default(host: PostgresHost) -> None:
         host.create()
         send(host, QUEUE)
         assert recorded_levels(host, lambda: host.receive(1)) == {"on"}
+
+
+@pytest.mark.slow
+def test_replies_about_commits_that_are_not_replicated_wait() -> None:
+    """A repeated command writes nothing, and the standby may not have what the first one wrote."""
+    with ExitStack() as stack:
+        server = stack.enter_context(PostgresServer(stack.enter_context(temporary_folder()) / "pg"))
+        asyncio.run(prepare(server.url))
+        host = stack.enter_context(hosting_postgres(server.url))
+        host.create(QUEUE)
+        host.create(FIFO, fifo=True)
+        letter = message("a", group="a", dedup_id="a")
+        create, publish = commands.CreateQueue(queue=QUEUE), commands.Send(queue=FIFO, messages=(letter,))
+        repeated: list[commands.Command] = [create, CreateTopic(topic="000000000000/t"), publish]
+        for name in (QUEUE, FIFO):
+            host.put(letter if name == FIFO else message("a"), queue=name)
+            repeated.append(commands.Delete(queue=name, receipts=(host.receive_one(queue=name).receipt,)))
+        for command in repeated:
+            host.do(command)
+
+        async def waits(command: commands.Command) -> bool:
+            reply = asyncio.create_task(store_execute(host.engine, command))
+            while not (is_waiting := server.sql("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")):
+                if (await asyncio.wait({reply}, timeout=0.01))[0]:
+                    break
+            set_standbys(server, "")
+            await reply
+            return bool(is_waiting)
+
+        found = []
+        for command in repeated:
+            set_standbys(server, "lost")
+            found.append(host.run(waits(command)))
+        assert found == [True] * 5
+
+
+def set_standbys(server: PostgresServer, names: str) -> None:
+    server.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+    server.sql("SELECT pg_reload_conf()")
+    while server.sql("SHOW synchronous_standby_names") != names:
+        pass
 
 
 @contextmanager
