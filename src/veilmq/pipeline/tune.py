@@ -9,6 +9,7 @@ timeout has changed since the statistics were computed is not changed. Each chan
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
@@ -420,8 +421,10 @@ def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
     A queue that was deleted, or whose timeout has changed since that run, is not changed.
     """
     changes: list[Change] = []
-    lines = record.read_bytes().splitlines() if record.exists() else []
-    recorded = [msgspec.json.decode(line, type=Change) for line in lines]
+    recorded: list[Change] = []
+    for line in record.read_bytes().splitlines() if record.exists() else []:
+        with suppress(msgspec.DecodeError):  # a kill or a full disk tore the line, so its timeout was not set
+            recorded.append(msgspec.json.decode(line, type=Change))
     reverted = {(each.queue, each.undoes_ms) for each in recorded}
     pending = [each for each in recorded if not each.undoes_ms and (each.queue, each.at_ms) not in reverted]
     last_ms = pending[-1].at_ms if pending else 0  # by its line: a clock may have been set back
@@ -446,6 +449,8 @@ def _timeout_s(client: QueueClient, queue: str) -> int | None:
 def _set(client: QueueClient, change: Change, record: Path) -> None:
     """Record the change, then set the timeout, so that each change is recorded even if the process is killed."""
     record.parent.mkdir(parents=True, exist_ok=True)
-    with record.open("ab") as file:
-        file.write(msgspec.json.encode(change) + b"\n")
+    with record.open("a+b") as file:
+        file.seek(max(0, record.stat().st_size - 1))
+        is_torn = file.read() not in (b"", b"\n")
+        file.write(b"\n" * is_torn + msgspec.json.encode(change) + b"\n")
     client.set(plain_name(change.queue), {"visibility_timeout_s": change.after_s})
