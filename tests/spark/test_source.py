@@ -165,6 +165,21 @@ def test_snapshot_is_acknowledged_by_name(spark: SparkSession, server: RunningSe
     assert left(client, QUEUE) == (5, 0)
 
 
+def test_snapshot_of_an_empty_queue_stays_empty(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient
+) -> None:
+    """So that an acknowledgement deletes no message that the first job has not read."""
+    where = {"endpoint": server.endpoint, "queue": QUEUE}
+    assert table(spark, server, snapshot="early").count() == 0
+    send(client, QUEUE, 5)
+    assert table(spark, server, snapshot="early").count() == 0
+    assert snapshots.acknowledge("early", **where) == 0
+    assert left(client, QUEUE) == (5, 0)
+    for use in snapshots.acknowledge, snapshots.release:
+        with pytest.raises(SourceFailed, match="No job has read a snapshot earyl of this queue"):
+            use("earyl", **where)
+
+
 def test_returned_snapshot_cannot_be_acknowledged(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient
 ) -> None:

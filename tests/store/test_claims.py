@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.conftest import stores_of
@@ -552,6 +553,18 @@ def test_a_claim_whose_messages_were_all_evicted_stays_bound(sliced: Host, count
     assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
     assert claim(sliced, 2, 2).messages == 2
     assert acknowledge(sliced, 1) == claims.Acknowledged(acknowledged=1, lost=[])
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_an_empty_claim_stays_empty(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo)
+    open_source(host)
+    empty = claims.Bound(number=1, messages=0, shards=1)
+    assert claim_whole(host, empty=True) == empty
+    host.put(message("a", group="a" if fifo else None, dedup_id="a"))
+    assert (claim_whole(host), read(host)) == (msgspec.structs.replace(empty, again=True), [])
+    assert acknowledge(host, 1) == claims.Acknowledged(acknowledged=1, lost=[])
+    assert host.counts() == (1, 0, 0)
 
 
 @pytest.mark.parametrize("fifo", [False, True])

@@ -144,10 +144,12 @@ class Claims(QueueApi):
         shard_messages: int = limits.CLAIM_SHARD_MESSAGES,
         bytes_max: int | None = None,
         wait_s: int = 0,
+        empty: bool | None = None,
     ) -> Bound:
-        """Bind claim ``number``, or return it if it is bound; wait up to ``wait_s`` (0 to 20) for the first message."""
+        """Bind claim ``number``, or return it if bound; wait up to ``wait_s`` (0 to 20), or bind it ``empty``."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
-        fields |= without_none(shard_messages=shard_messages, wait_s=wait_s, bytes_max=bytes_max)  # for older servers
+        # ``None`` is left out for older servers.
+        fields |= without_none(shard_messages=shard_messages, wait_s=wait_s, bytes_max=bytes_max, empty=empty)
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:

@@ -72,9 +72,9 @@ class Claim(SourceCommand):
     """Bind claim ``number`` to up to ``messages_max`` visible messages, or return the bound claim. Result: ``Bound``.
 
     ``number`` is the last bound one, which is returned unchanged, or the next. Both renew the source's lease. If no
-    message is visible, nothing is recorded. A claim has one shard for each ``shard_messages``; all messages of a group
-    are in one shard. ``bytes_max`` limits the stored bodies and properties of the claim. Errors: ``EpochFenced``,
-    ``ClaimAcknowledged``, ``ClaimLost``, ``ClaimGap``.
+    message is visible, nothing is recorded, or with ``empty`` a claim without messages. A claim has one shard for each
+    ``shard_messages``; all messages of a group are in one shard. ``bytes_max`` limits the stored bodies and properties
+    of the claim. Errors: ``EpochFenced``, ``ClaimAcknowledged``, ``ClaimLost``, ``ClaimGap``.
     """
 
     epoch: Count
@@ -82,6 +82,7 @@ class Claim(SourceCommand):
     messages_max: Messages = limits.CLAIM_MESSAGES.default
     shard_messages: Messages = limits.CLAIM_SHARD_MESSAGES
     bytes_max: Annotated[int, limits.CLAIM_BYTES.constraint] | None = None
+    empty: bool = False
 
 
 class Heartbeat(SourceCommand):
@@ -186,7 +187,7 @@ class SourceView(Value):
 class Bound(Value, gc=False):
     """The size of a bound claim. With 0 ``shards`` nothing was bound and nothing is recorded.
 
-    A claim whose messages were all evicted has shards but no messages. ``again``: the claim was bound before.
+    A bound claim without messages has one shard or more. ``again``: the claim was bound before.
 
     ``more``: repeat the command with the same number. A large claim is bound in slices, and slices that delete expired
     messages or end another claim may come first. If nothing was bound, ``next_due_ms`` is that of ``Received``.

@@ -73,8 +73,8 @@ class HeldSource:
         self.view = self._claims.heartbeat(self.name, epoch=self.view.epoch)
         return self.view
 
-    def claim(self, number: int, messages_max: int, *, wait_s: int) -> Bound:
-        """Bind claim ``number``, or return its existing binding; waits up to ``wait_s`` for the first message."""
+    def claim(self, number: int, messages_max: int, *, wait_s: int = 0, empty: bool | None = None) -> Bound:
+        """Bind claim ``number``, or return its binding; waits up to ``wait_s`` for a message, or binds it ``empty``."""
         options = self._options
         return self._claims.claim(
             self.name,
@@ -84,6 +84,7 @@ class HeldSource:
             shard_messages=options.shard_messages,
             bytes_max=options.bytes_max,
             wait_s=wait_s,
+            empty=empty,
         )
 
     def acknowledge(self, number: int) -> Acknowledged:

@@ -22,15 +22,17 @@ from veilmq.spark.retries import SourceFailed, with_remedies
 def acknowledge(snapshot: str, **options: str) -> int:
     """Delete the messages of ``snapshot`` from the queue once their results are stored; return their number.
 
-    Repeating it deletes nothing. Raises ``SourceFailed`` if the messages returned to the queue earlier.
+    Repeating it deletes nothing. Raises ``SourceFailed`` if the messages returned to the queue earlier, or if no job
+    has read the snapshot.
     """
     read = SourceOptions.of({**options, "snapshot": snapshot})
     with connect(read.connection) as claims, with_remedies():
         view = claims.open(snapshot, hold_s=read.hold_s or SNAPSHOT_HOLD_S, lease_s=read.lease_s)
-        if view.last < NUMBER or view.acknowledged >= NUMBER:
+        _check_is_read(snapshot, [view])
+        if view.acknowledged >= NUMBER:
             return 0
         lost = claims.acknowledge(snapshot, epoch=view.epoch, number=NUMBER).lost
-    if lost:
+    if lost and any(claim.messages for claim in view.claims):
         raise SourceFailed(
             f"The messages of the snapshot {snapshot} returned to the queue before they were acknowledged, and will be "
             "delivered again. Increase hold to avoid this."
@@ -42,10 +44,19 @@ def release(snapshot: str, **options: str) -> int:
     """Return the messages of ``snapshot`` to the queue immediately; return their number."""
     read = SourceOptions.of({**options, "snapshot": snapshot})
     with connect(read.connection) as claims, with_remedies():
-        messages = sum(_messages(view) for view in claims.sources() if view.source == snapshot)
+        views = [view for view in claims.sources() if view.source == snapshot]
+        _check_is_read(snapshot, views)
+        messages = sum(map(_messages, views))
         if messages:
             claims.release(snapshot, number=NUMBER)
         return messages
+
+
+def _check_is_read(snapshot: str, views: Sequence[SourceView]) -> None:
+    if all(view.last < NUMBER for view in views):
+        raise SourceFailed(
+            f"No job has read a snapshot {snapshot} of this queue in the last 14 days: check the name and the queue."
+        )
 
 
 def _messages(view: SourceView) -> int:
@@ -70,7 +81,10 @@ class SnapshotReader(DataSourceReader):
             held = HeldSource.open(self._name, options, hold_s=options.hold_s or SNAPSHOT_HOLD_S)
             held.stop()  # the planning process ends before the job
             try:
-                bound = held.claim(NUMBER, options.messages_max or limits.CLAIM_MESSAGES.default, wait_s=0)
+                messages_max = options.messages_max or limits.CLAIM_MESSAGES.default
+                bound = held.claim(NUMBER, messages_max)
+                if not bound.shards:  # jobs that run later must not read messages that this one does not
+                    bound = held.claim(NUMBER, messages_max, empty=True)
             except ClientError as error:
                 if error.code != "EpochFenced":
                     raise

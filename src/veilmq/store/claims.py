@@ -337,8 +337,10 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         more = result.more
         bound = bound._replace(messages=bound.messages + result.messages, shards=result.shards, filled=result.filled)
         if not again and not bound.messages:
-            await tx.run("delete_claim", bound.id)
-            return await _empty_reply(tx, queue, number, capacity, more=result.expires)
+            reply = await _empty_reply(tx, queue, number, capacity, more=result.expires)
+            if reply.more or not command.empty:
+                await tx.run("delete_claim", bound.id)
+                return reply
         bound = await (_write if more else _complete)(tx, bound)
     source.last = max(number, source.last)
     if not source.active:
