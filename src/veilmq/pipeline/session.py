@@ -117,9 +117,10 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
     with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_LOGGING) as log_settings:
         try:
             session = _connect(cluster) if cluster.remote else _start(name, cluster, Path(folder), log_settings)
-        except (PySparkException, PySparkRuntimeError) as error:
+        except (PySparkException, PySparkRuntimeError, Py4JJavaError) as error:
             where = cluster.remote or cluster.master or "this process"
-            raise PipelineFailed(f"Spark does not start on {where}: {str(error).splitlines()[0]}") from error
+            reason = f"{reason_of(error).removesuffix('.')}. Check --master or --remote, and Spark's log (--verbose)."
+            raise PipelineFailed(f"Spark does not start on {where}: {reason}") from error
         for setting, value in SETTINGS.items():
             session.conf.set(setting, value)
         try:

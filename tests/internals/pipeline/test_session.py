@@ -160,6 +160,17 @@ def test_an_unreachable_connect_server_is_reported_soon(monkeypatch: pytest.Monk
         pytest.fail("the context must not be entered")
 
 
+@pytest.mark.slow
+def test_a_master_that_cannot_be_used_is_reported_without_a_traceback(tmp_path: Path) -> None:
+    """In its own process, because a process has one Spark."""
+    need_java()
+    options = ["--state", str(tmp_path), "--to", str(tmp_path / "report"), "--master", "spark://nowhere"]
+    done = subprocess.run([*COMMAND, "pipeline", "report", *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Spark does not start on spark://nowhere: SparkException: Invalid master URL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_stack_trace_is_removed_from_sparks_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of Spark Connect contain the server's stack trace."""
     running = MagicMock()
