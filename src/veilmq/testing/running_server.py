@@ -229,9 +229,11 @@ class RunningServer:
         Raises ``TypeError`` if the server has another clock, ``ValueError`` for a move backwards.
         """
         clock = self._virtual()
-        if isinstance(ms, str) or isinstance(seconds, str):
-            raise TypeError("the clock moves by a number: advance(30_000), in milliseconds, or advance(seconds=30)")
-        passing_ms = ms + round(seconds * SECOND_MS)
+        try:
+            passing_ms = ms + round(seconds * SECOND_MS)
+        except TypeError:
+            text = "the clock moves by a number: advance(30_000), in milliseconds, or advance(seconds=30)"
+            raise TypeError(text) from None
         if passing_ms < 0:
             raise ValueError(f"the clock cannot go back by {-passing_ms} ms")
         with self._lock:  # of several threads, one after the other
