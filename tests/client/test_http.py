@@ -369,6 +369,12 @@ def test_a_server_that_closes_every_connection_is_unreachable() -> None:
     assert len(server.requests) == ATTEMPTS_MAX
 
 
+def test_https_on_a_plain_port_is_explained(server: RunningServer) -> None:
+    endpoint = server.endpoint.replace("http", "https")
+    with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="it does not use TLS; write http://"):
+        client.list_queues()
+
+
 def test_an_unknown_host_is_unreachable() -> None:
     """A name of the reserved domain never resolves (RFC 6761)."""
     with HttpQueueClient("http://nowhere.invalid:1") as client, pytest.raises(Unreachable, match="no such host"):

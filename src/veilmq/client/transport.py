@@ -21,7 +21,7 @@ from functools import partial
 from hashlib import sha256
 from hmac import digest
 from queue import Empty, Full, LifoQueue
-from ssl import SSLCertVerificationError
+from ssl import SSLCertVerificationError, SSLError
 from time import monotonic, time
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
@@ -417,6 +417,8 @@ def root_cause(error: BaseException) -> str:
         return "no such host"
     if isinstance(error, SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message}); AWS_CA_BUNDLE can name its authority's"
+    if isinstance(error, SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "it does not use TLS; write http:// for https://"
     if isinstance(error, FileNotFoundError):
         return "AWS_CA_BUNDLE does not name a file"
     cause = error.__cause__ or error.__context__ or next(reversed(error.args), None)  # ProtocolError: in args
