@@ -8,7 +8,7 @@ receipts and messages in transit name it.
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from hashlib import blake2s
 from os import urandom
 from pathlib import Path
@@ -21,7 +21,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.receipts import KEY_BYTES
 from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, Report, StoreError
-from veilmq.store.postgres.database import FAILURES, sentence
+from veilmq.store.postgres.database import FAILURES, UNREACHABLE, sentence
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import Durability, SchemaRefused, connect, examine, migrate, read_format, require
 from veilmq.store.urls import remove_passwords, without_passwords
@@ -242,11 +242,13 @@ async def _entry(member: Member) -> Listed:
 
 
 async def known_urls(home_url: str) -> dict[int, str]:
-    """Return the known URLs of the other databases by place; empty if the home cannot be reached."""
-    with suppress(StoreError):
+    """Return the known URLs of the other databases by place; as saved on this machine if the home cannot be reached."""
+    try:
         async with _connected(home_url, needs_schema=False) as home:
-            return {each.place: each.url for each in await members(home) if each.url is not None and not each.removed}
-    return {}
+            known = await members(home)
+    except StoreError as error:
+        known = load_members(home_url) if isinstance(error.__cause__, UNREACHABLE) else []
+    return {each.place: each.url for each in known if each.url is not None and not each.removed}
 
 
 async def add(home_url: str, url: str) -> Listed:

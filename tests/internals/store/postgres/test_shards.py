@@ -36,6 +36,7 @@ from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.store.postgres.transaction import JANITOR_MS
+from veilmq.store.urls import remove_passwords
 from veilmq.testing import VirtualClock
 
 LATER = "000000000000/later"
@@ -374,8 +375,9 @@ def without_home(new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer
 
 
 def test_node_without_the_home_serves_the_other_databases(without_home: tuple[ShardsHost, PostgresServer]) -> None:
-    """Cached queues and those that other databases have; no others, and no new queues."""
+    """Cached queues and those that other databases have; no others, and no new queues. Commands find them too."""
     host, _ = without_home
+    assert host.run(databases.known_urls(host.urls[0])) == {1: remove_passwords(host.urls[1])}, "for the doctor"
     host.send("a", queue=names(2)[1])
     assert host.receive_one(queue=names(2)[1]).body == "a"
     with pytest.raises(StoreUnavailable):
