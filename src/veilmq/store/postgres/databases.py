@@ -203,6 +203,8 @@ async def upgrade(url: str, *, apply: bool) -> Upgrade:
     async with _connected(url, needs_schema=False) as connection:
         before, pending = await read_format(connection)
         applied = await migrate(connection) if apply else pending
+        if not applied:  # another process may have upgraded it meanwhile
+            before, _ = await read_format(connection)
     return Upgrade(without_passwords(url), before, [script.name for script in applied])
 
 

@@ -351,3 +351,8 @@ def test_passwords_are_not_stored(
 ])  # fmt: skip
 def test_urls_are_stored_without_passwords(url: str, stored: str) -> None:
     assert remove_passwords(url) == stored
+
+
+async def test_upgrades_at_the_same_moment_report_the_format(new_database: str) -> None:
+    found = await asyncio.gather(*(databases.upgrade(new_database, apply=True) for _ in range(3)))
+    assert sorted((each.found, each.upgrades) for each in found) == [(0, ["schema"]), (20, []), (20, [])]
