@@ -49,6 +49,12 @@ class ObservedStore(InMemory):
         self.extensions.wait()
         return super().extend(key, owner=owner, for_s=for_s)
 
+    async def block_extensions(self) -> None:
+        """Return when all threads that extend records wait for ``extensions``."""
+        self.extensions.clear()
+        waiting = self.extended + STORE_CALLS_MAX
+        await until(lambda: self.extended >= waiting)
+
     def finish(self, key: str, *, for_s: float) -> None:
         self._fail("finish")
         super().finish(key, for_s=for_s)
@@ -149,10 +155,7 @@ async def test_an_extension_after_the_end_of_the_work_has_no_effect(
 async def test_a_handler_is_cancelled_if_another_worker_took_its_record(bench: Workbench, store: ObservedStore) -> None:
     job = Job()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
-        await until(lambda: store.extended)
-        store.extensions.clear()
-        waiting = store.extended + STORE_CALLS_MAX
-        await until(lambda: store.extended >= waiting)  # no thread extends it any more
+        await store.block_extensions()
         store.clock.advance(60)
         assert store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
         store.extensions.set()
@@ -163,8 +166,7 @@ async def test_a_handler_is_cancelled_if_another_worker_took_its_record(bench: W
 async def test_an_expired_record_without_a_new_owner_is_begun_again(bench: Workbench, store: ObservedStore) -> None:
     job = Job()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
-        await until(lambda: store.extended)
-        store.extensions.clear()
+        await store.block_extensions()
         store.clock.advance(60)
         assert count(store) == 0
         store.extensions.set()
