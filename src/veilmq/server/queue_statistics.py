@@ -248,10 +248,10 @@ class QueueStatistics:
 
     async def _count(self, names: Iterable[str]) -> None:
         due = [name for name in names if self._is_due(name, 0.0)]
-        slow = [name for name in due if name in self._records and self._records[name].last_cost_s >= _SLOW_S]
+        slow = {name for name in due if name in self._records and self._records[name].last_cost_s >= _SLOW_S}
         rest = [name for name in due if name not in slow]
-        batches = [[name] for name in slow]
-        for batch in batches + [rest[first : first + COUNT_BATCH] for first in range(0, len(rest), COUNT_BATCH)]:
+        batches = [rest[first : first + COUNT_BATCH] for first in range(0, len(rest), COUNT_BATCH)]
+        for batch in [[name] for name in due if name in slow] + batches:
             started_s = perf_counter()
             views = {view.queue: view for view in await execute(self._engine, CountQueues(names=batch))}
             for name in batch:

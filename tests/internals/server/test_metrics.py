@@ -120,9 +120,10 @@ class CountingStore(SqliteStore):
 
     counted: list[str]
     is_unavailable = False
+    uncountable = ""  # the name of a queue
 
     def submit(self, command: Command, done: Done) -> None:
-        if self.is_unavailable:
+        if self.is_unavailable or (isinstance(command, CountQueues) and self.uncountable in command.names):
             done(StoreUnavailable())
             return
         if isinstance(command, CountQueues):
@@ -313,6 +314,7 @@ async def caching() -> AsyncIterator[CacheBench]:
 async def test_a_scrape_counts_a_limited_number_in_turn(caching: CacheBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """New queues first, then the least recently counted; the others keep their last counts."""
     monkeypatch.setattr("veilmq.server.metrics.COUNTED_MAX", 40)
+    monkeypatch.setattr("veilmq.server.metrics.COUNT_BATCH", 32)
     for known in (40, 80, CACHED):
         assert len(await caching.visible()) == known
     assert len(caching.engine.counted) == 3 * 40
@@ -324,3 +326,10 @@ async def test_a_scrape_counts_a_limited_number_in_turn(caching: CacheBench, mon
     await caching.put("a/new")
     assert await caching.visible() == {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
     assert len(caching.engine.counted) == 5 * 40
+
+
+async def test_a_queue_that_cannot_be_counted_hides_no_other(caching: CacheBench) -> None:
+    caching.engine.uncountable = "a/q030"
+    assert len(await caching.visible()) == CACHED - 1
+    caching.engine.uncountable = ""
+    assert len(await caching.visible()) == CACHED
