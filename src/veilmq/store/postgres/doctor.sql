@@ -28,7 +28,8 @@ SELECT count(*), min(qp || '/' || group_id) FROM (
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg
 WHERE group_key IS NOT NULL AND NOT EXISTS (
     SELECT FROM mq.fair_turn AS turn WHERE turn.qp = msg.qp AND turn.group_key = msg.group_key
-        AND turn.priority = msg.priority AND turn.at <= msg.visible_at)
+        AND turn.priority = msg.priority AND turn.at <= msg.visible_at
+)
 
 -- name: every queue has an active partition
 SELECT count(*), min(name) FROM mq.queue
@@ -44,15 +45,19 @@ WHERE NOT retired AND (claim IS NOT NULL OR visible_at >= 1::bigint << 61) AND (
 SELECT count(*), min(qp || '/' || claim_id) FROM mq.claim
 WHERE state IN ('binding', 'open') AND (
     NOT EXISTS (SELECT FROM mq.source WHERE source.qp = claim.qp AND source.name = claim.source)
-    OR messages <> (SELECT count(*) FROM mq.message AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id))
+    OR messages <> (SELECT count(*) FROM mq.message AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
+)
 
 -- name: every stage has a writer, and as many messages as it counts
 SELECT count(*), min(writer_id || '/' || stage_id) FROM mq.stage
 WHERE publication IS NULL AND (
     NOT EXISTS (SELECT FROM mq.writer WHERE writer.writer_id = stage.writer_id)
-    OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM mq.piece WHERE piece.stage_id = stage.stage_id))
+    OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM mq.piece WHERE piece.stage_id = stage.stage_id)
+)
 
 -- name: every stage of a publication exists until it is published
 SELECT count(*), min(number::text) FROM mq.publication
-WHERE EXISTS (SELECT FROM unnest(stages) AS named
-    WHERE NOT EXISTS (SELECT FROM mq.stage WHERE stage_id = named AND publication = number))
+WHERE EXISTS (
+    SELECT FROM unnest(stages) AS named
+    WHERE NOT EXISTS (SELECT FROM mq.stage WHERE stage_id = named AND publication = number)
+)

@@ -31,8 +31,10 @@ DELETE FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'to
 
 -- name: is_waiting
 -- Any: whether the outbox has messages for the place $1, or for any place (null).
-SELECT EXISTS (SELECT FROM mq.outbox WHERE ($1::smallint IS NULL OR place = $1)
-    AND (seqs <> '{}' OR EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp)))
+SELECT EXISTS (
+    SELECT FROM mq.outbox WHERE ($1::smallint IS NULL OR place = $1)
+        AND (seqs <> '{}' OR EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp))
+)
 
 -- name: has_events
 -- Whether there are unexported events, or messages in flight in purged and deleted queues, which will cause some.
@@ -51,7 +53,8 @@ SELECT place, count(*) AS queues FROM mq.shard_of GROUP BY place
 -- name: reserve
 -- Home: give a queue a place unless it has one: $2, or the home if the queue is there already or the database at $2 was removed.
 WITH member AS (SELECT place FROM mq.database WHERE place = $2 AND NOT removed FOR SHARE), here AS (SELECT 0 FROM mq.queue WHERE name = $1)
-INSERT INTO mq.shard_of (name, place) SELECT $1::text, coalesce((TABLE here), (TABLE member), 0) ON CONFLICT (name) DO NOTHING
+INSERT INTO mq.shard_of (name, place) SELECT $1::text, coalesce((TABLE here), (TABLE member), 0)
+ON CONFLICT (name) DO NOTHING
 
 -- name: lock_place
 -- Home: the place of a queue, locked until the end of the transaction.
