@@ -51,6 +51,7 @@ _YIELD_INTERVAL_S = 0.005  # how often the loop yields the GIL to a commit in th
 _YIELD_S_MAX = 0.000_5
 _WAIT_PER_SYNC = 0.25  # for expected commands
 _WAIT_S_MAX = 0.000_05
+_WAITS_S_MAX = 0.005  # beside clients whose requests take the loop long, each iteration brings a few commands
 
 _HELD_BACK = (
     "is held back: since the last run the wall clock advanced by more than an hour, and the kernel did not report it "
@@ -176,8 +177,7 @@ class SqliteStore(Store):
 
     def withdraw(self, matches: Callable[[Done], bool]) -> list[Done]:
         withdrawn = [done for _, done in self._pending if matches(done)]
-        if withdrawn:
-            self._pending = deque(entry for entry in self._pending if not matches(entry[1]))
+        self._pending = deque(entry for entry in self._pending if not matches(entry[1]))
         return withdrawn
 
     def watch(self, queue: str, wake: Wake) -> None:
@@ -267,18 +267,19 @@ class SqliteStore(Store):
 
     # Batches.
 
-    def _run(self, seen: int = 0, until_s: float = 0) -> None:
+    def _run(self, seen: int = 0, until_s: float = 0, latest_s: float = 0) -> None:
         """Run a batch, or return to the loop for expected commands; ``seen`` were pending in the last iteration.
 
-        It waits until none has arrived for a quarter of a sync, at most 50 µs.
+        It waits until none has arrived for a quarter of a sync, at most 50 µs, and 5 ms in all.
         """
         pending = len(self._pending)
         if pending < self._expected:
             now_s = stopwatch_s()
+            latest_s = latest_s or now_s + _WAITS_S_MAX
             if pending > seen:
                 until_s = now_s + min(self._database.usual_sync_s * _WAIT_PER_SYNC, _WAIT_S_MAX)
-            if pending > seen or now_s < until_s:
-                self._loop.call_soon(self._run, pending, until_s)
+            if now_s < latest_s and (pending > seen or now_s < until_s):
+                self._loop.call_soon(self._run, pending, until_s, latest_s)
                 return
         self._expected = pending
         now_ms, mark = self.clock.now_ms(), None
@@ -291,8 +292,7 @@ class SqliteStore(Store):
                     now_ms = self.clock.now_ms()
                 mark = self.clock.mark()
                 self._mark_due_ms = now_ms + _MARK_INTERVAL_MS
-            alone = self._mark_alone
-            changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=alone)
+            changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=self._mark_alone)
         except Exception as error:  # noqa: BLE001 - the rollback failed, too
             self._fail(error)
             return
@@ -300,7 +300,7 @@ class SqliteStore(Store):
             self._mark_alone = False
             self._committer.commit()
         else:
-            if alone:  # the batch failed
+            if self._mark_alone:  # the batch failed
                 self._mark_due_ms = 0
             self._deliver()
 

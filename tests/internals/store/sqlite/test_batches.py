@@ -119,6 +119,27 @@ def test_a_batch_waits_for_an_expected_command_once(
     assert batches == [2, 1, 1]
 
 
+def test_a_batch_waits_at_most_5_ms_although_commands_arrive(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside clients whose requests take the loop long, each iteration brings one, and others would wait for them."""
+    now_s = 0.0
+    monkeypatch.setattr(store_module, "stopwatch_s", lambda: now_s)
+    host.do_together(*[ShowQueue(queue=QUEUE)] * 100)
+
+    async def clients() -> None:
+        nonlocal now_s
+        replies = [asyncio.ensure_future(execute(host.engine, ShowQueue(queue=QUEUE)))]
+        while not replies[0].done():
+            replies.append(asyncio.ensure_future(execute(host.engine, ShowQueue(queue=QUEUE))))
+            await asyncio.sleep(0)
+            now_s += 0.001
+        assert len(replies) <= 10
+        while not all(reply.done() for reply in replies):
+            await asyncio.sleep(0)
+            now_s += 0.001
+
+    host.run(clients())
+
+
 @pytest.mark.parametrize("large", [send("x" * 1_000_000), Receive(queue=QUEUE)], ids=["sent", "received"])
 def test_commands_on_other_queues_overtake_large_messages(host: Host, large: Command) -> None:
     """Large messages of a queue fill half of a batch; commands on their own queue keep their order."""
