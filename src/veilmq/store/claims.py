@@ -101,10 +101,6 @@ class ClaimTransaction(Transaction, Protocol):
         Messages that are expired or in a retired partition are deleted. ``queue`` is ``None`` if it was deleted.
         """
 
-    async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> QueueCounts:
-        """Count the messages; ``allow_cached`` permits an older count if counting is slow."""
-        return (await self.counts([queue]))[0]
-
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return when the next message becomes visible, ``None`` if none will without a command."""
 
@@ -204,8 +200,8 @@ class _Source:
             oldest_sent_at_ms=backlog.oldest_sent_at_ms,
         )
 
-    async def view_now(self, queue: QueueRow, *, allow_cached: bool = False) -> SourceView:
-        return self.view(await self.tx.backlog(queue, allow_cached=allow_cached))
+    async def view_now(self, queue: QueueRow, *, recent: bool = False) -> SourceView:
+        return self.view((await self.tx.counts([queue], recent=recent))[0])
 
     async def put(self, check_at_ms: int | None = None) -> None:
         """Write the source; its hold is checked at ``check_at_ms``, or when it expires."""
@@ -310,7 +306,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     await source.beat(command.hold_s, command.lease_s)
-    return await source.view_now(queue, allow_cached=True)
+    return await source.view_now(queue, recent=True)
 
 
 @changes
@@ -434,7 +430,7 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     for each in map(BoundClaim._make, await tx.rows("claims_of", queue.origin, None)):
         if each.source in sources:
             sources[each.source].claims[each.number] = each
-    backlog = await tx.backlog(queue, allow_cached=False)
+    (backlog,) = await tx.counts([queue])
     return [source.with_expired_hold().view(backlog) for source in sources.values()]
 
 

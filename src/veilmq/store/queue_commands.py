@@ -151,13 +151,13 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
 @reads
 async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
     queue = await tx.queue(command.queue)
-    return _view(queue, (await tx.counts([queue]))[0] if command.counts else None)
+    return _view(queue, (await tx.counts([queue], recent=True))[0] if command.counts else None)
 
 
 @reads
 async def count_queues(tx: Transaction, command: CountQueues) -> list[QueueView]:
     queues = await tx.find_all(command.names)
-    return list(map(_view, queues, await tx.counts(queues)))
+    return list(map(_view, queues, await tx.counts(queues, recent=True)))
 
 
 @reads

@@ -96,7 +96,8 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
 
 async def _with_count(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
     pushed = [each.name for each in await _subscriptions(tx, number) if each.push_url]
-    counts = await tx.counts(await tx.find_all([topics.push_queue(topic.topic, name) for name in pushed]))
+    queues = await tx.find_all([topics.push_queue(topic.topic, name) for name in pushed])
+    counts = await tx.counts(queues, recent=True)
     return replace(topic, messages=sum(each.visible + each.in_flight + each.delayed for each in counts))
 
 

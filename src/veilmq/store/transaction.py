@@ -259,8 +259,8 @@ class Transaction(Protocol):
         """Return whether any queue, in any database, uses it as its dead-letter queue."""
         return bool(await self.rows("queue_sources", name, "", 1))
 
-    async def counts(self, counted: Sequence[QueueRow]) -> list[QueueCounts]:
-        """Count the messages of each queue by state."""
+    async def counts(self, counted: Sequence[QueueRow], *, recent: bool = False) -> list[QueueCounts]:
+        """Count the messages of each queue by state; ``recent`` permits an older count where counting takes long."""
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
         """Record that the partition of a queue is retired; ``is_deleted``: the queue is about to be deleted."""

@@ -349,10 +349,10 @@ UPDATE mq.in_flight SET counted = greatest(0, counted + $2) WHERE qp = $1 AND ($
 
 -- name: count
 -- Of the partitions $1 with retentions of $2 ms, in this order. Claimed messages count as in flight, also past their retention, until
--- their claim is acknowledged.
+-- their claim is acknowledged. OFFSET 0: once for each partition, not for each message.
 SELECT counted.* FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS of_queue (qp, kept_ms, place) LEFT JOIN mq.part USING (qp),
 LATERAL (
-    SELECT mq.now_ms() AS now, ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = of_queue.qp AND state = 'acknowledged') AS doomed
+    SELECT mq.now_ms() AS now, ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = of_queue.qp AND state = 'acknowledged') AS doomed OFFSET 0
 ) AS clock, LATERAL (
     SELECT count(*) FILTER (WHERE due <= now) AS visible,
         count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,

@@ -34,7 +34,7 @@ from operator import itemgetter
 from random import getrandbits
 from typing import Any, TypeVar
 
-from veilmq.core.commands import Clock, Command, QueueCounts
+from veilmq.core.commands import Clock, Command
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.messages import Fairness, IdSource, Lease, NewMessage, group_hash
@@ -489,8 +489,8 @@ class Node:
         database.on_lost = self.low_water.clear
         self.in_flight = InFlight(options=options, clock=clock.machine, watches=self.watches)
         self.workers: dict[type[Command], Worker] = {}  # by the command that does one slice
-        # Slow counts for claims, and until when they are reused.
-        self.backlogs: PartitionCache[tuple[float, QueueCounts | None]] = PartitionCache(lambda: (0.0, None))
+        # Counts of many messages, and until when they are reused.
+        self.counts: PartitionCache[tuple[float, Any]] = PartitionCache(lambda: (0.0, None))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task of this node."""

@@ -25,7 +25,7 @@ from functools import cache, partial
 from itertools import accumulate
 from operator import itemgetter
 from random import getrandbits
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -50,7 +50,7 @@ from veilmq.store.postgres.node import GROUPED, Node
 from veilmq.store.postgres.queues import EVENTS, FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
 from veilmq.store.queue_commands import delete_cooldowns
-from veilmq.store.transaction import FIFO_PRIORITY, Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
+from veilmq.store.transaction import FIFO_PRIORITY, Lock, Row, StoredMessage, Transaction, VisibleMessage
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,9 @@ CLAIMS["lock_visible"] = queues.locking_statement(STANDARD, "seq, receive_count,
 
 T = TypeVar("T")
 
-SLOW_COUNT_S = 0.1
+MANY_MESSAGES = 100_000  # their count is reused for fifty times as long as it took, at most a minute
 _COSTS_KEPT = 50
+_COUNT_KEPT_S_MAX = 60
 _TOTALS = "redelivered", "sent", "received", "deleted"
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
@@ -132,13 +133,19 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def has_sources(self, name: str) -> bool:
         return await super().has_sources(name) or bool(await self.node.catalog.shards.has_sources(name))
 
-    async def counts(self, counted: Sequence[Queue]) -> list[QueueCounts]:
-        """Count the queues of each kind in one statement."""
-        rows: dict[int, Any] = {}
+    async def counts(self, counted: Sequence[Queue], *, recent: bool = False) -> list[QueueCounts]:
+        """Count the queues of each kind in one statement; a count of many messages is ``recent`` for up to a minute."""
+        began_s, cache, rows = get_running_loop().time(), self.node.counts, dict[int, Any]()
+        if recent:
+            rows = {each.partition: cache[each.partition][1] for each in counted if cache[each.partition][0] > began_s}
         for statements, fifo in ((STANDARD, False), (FIFO, True)):
-            if parts := {each.partition: retention_ms(each) for each in counted if each.settings.fifo == fifo}:
-                found = await self._fetch(statements["count"], [*parts], [*parts.values()])
-                rows |= zip(parts, found, strict=True)
+            wanted = [each for each in counted if each.settings.fifo == fifo and each.partition not in rows]
+            args = [each.partition for each in wanted], [*map(retention_ms, wanted)]
+            for queue, row in zip(wanted, await self._fetch(statements["count"], *args) if wanted else (), strict=True):
+                rows[queue.partition] = row
+                if row["visible"] + row["in_flight"] + row["delayed"] >= MANY_MESSAGES:
+                    kept_s = min(_COUNT_KEPT_S_MAX, _COSTS_KEPT * (get_running_loop().time() - began_s))
+                    cache[queue.partition] = began_s + kept_s, row
         totals = [{name: self.node.totals[each.number][name] for name in _TOTALS} for each in counted]
         return [QueueCounts(**rows[each.partition], **its) for each, its in zip(counted, totals, strict=True)]
 
@@ -378,18 +385,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             self.node.totals[queue.number]["deleted"] += done
         self.notify(queue.name)
         return done >= rows_max
-
-    async def backlog(self, queue: Queue, *, allow_cached: bool) -> QueueCounts:
-        """With ``allow_cached``, reuse a slow count for fifty times the duration of the count."""
-        began_s = get_running_loop().time()
-        until_s, known = self.node.backlogs[queue.partition]
-        if allow_cached and known is not None and began_s < until_s:
-            return known
-        counted = await super().backlog(cast(QueueRow, queue), allow_cached=allow_cached)
-        cost_s = get_running_loop().time() - began_s
-        if cost_s > SLOW_COUNT_S:
-            self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
-        return counted
 
     async def next_visible_ms(self, queue: Queue) -> int | None:
         return await queues.next_visible_ms(self.connection, queue)

@@ -72,7 +72,7 @@ class _Transaction(SqliteClaims):
             advance_time(self._session, queue)
         return queue
 
-    async def counts(self, counted: Sequence[Queue]) -> list[QueueCounts]:
+    async def counts(self, counted: Sequence[Queue], *, recent: bool = False) -> list[QueueCounts]:
         return [settling.counts(self._session, each) for each in counted]
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:

@@ -460,19 +460,23 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
 
 
 @for_each_kind
-@pytest.mark.parametrize("slow_count_s", [-1.0, 1_000.0])
-def test_slow_count_is_reused(
-    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, slow_count_s: float, *, fifo: bool
+@pytest.mark.parametrize("many", [3, 4])
+def test_a_count_of_many_messages_is_reused(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, many: int, *, fifo: bool
 ) -> None:
-    monkeypatch.setattr(transaction, "SLOW_COUNT_S", slow_count_s)
+    """Until the queue is purged, and not where a job needs the exact number."""
+    monkeypatch.setattr(transaction, "MANY_MESSAGES", many)
     monkeypatch.setattr(transaction, "_COSTS_KEPT", 1_000_000)
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
-    beat = claims.Heartbeat(queue=QUEUE, source="s", epoch=1)
-    assert nodes.host.do(beat).ready == 3
+    beat, show = claims.Heartbeat(queue=QUEUE, source="s", epoch=1), commands.ShowQueue(queue=QUEUE, counts=True)
+    assert [nodes.host.do(beat).ready, nodes.host.do(show).counts.visible] == [3, 3]
     nodes.host.do(claim(2))
-    assert nodes.host.do(beat).ready == (3 if slow_count_s < 0 else 1)
+    left = 3 if many == 3 else 1
+    assert [nodes.host.do(beat).ready, nodes.host.do(show).counts.visible] == [left, left]
     assert nodes.host.do(claims.ListSources(queue=QUEUE))[0].ready == 1
+    nodes.host.do(commands.PurgeQueue(queue=QUEUE))
+    assert nodes.host.do(show).counts.visible == 0
 
 
 @for_each_kind

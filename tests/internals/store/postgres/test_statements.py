@@ -6,6 +6,7 @@ plans a statement once. To scan a partition for a few messages is harmless then,
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
@@ -110,6 +111,22 @@ def test_cost_of_an_inspection_is_independent_of_the_queue_size(host: PostgresHo
     send(host, "late", 500, groups=fifo, delay_s=None if fifo else 900)
     host.receive(500, timeout_s=700)
     assert looked() < 2 * read
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_a_count_reads_the_clock_once(host: PostgresHost, *, fifo: bool) -> None:
+    """It reads a page or two for each message; the test's clock is a table."""
+    host.create(fifo=fifo)
+    send(host, "m", 200, groups=fifo)
+
+    async def pages() -> int:
+        async with connected(host.url) as connection:
+            explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + (FIFO if fifo else STANDARD)["count"]
+            args = [await connection.fetchval("SELECT max(qp) FROM mq.part")], [86_400_000]
+            await connection.fetchval(explain, *args)  # the first statement of a connection also reads the catalog
+            return int(json.loads(await connection.fetchval(explain, *args))[0]["Plan"]["Shared Hit Blocks"])
+
+    assert 0 < host.run(pages()) <= 500
 
 
 def test_inspection_skips_a_limited_number_of_messages(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
