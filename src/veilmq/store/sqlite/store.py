@@ -104,7 +104,7 @@ class Committer:
         return None
 
     def _yield_gil(self, work: Future[BaseException | None]) -> None:
-        if wait([work], _YIELD_S_MAX).not_done:
+        if not work.done() and wait([work], _YIELD_S_MAX).not_done:
             self._loop.call_later(_YIELD_INTERVAL_S, self._yield_gil, work)
 
 
