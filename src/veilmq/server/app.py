@@ -30,7 +30,7 @@ from veilmq.server.admin_api import AdminContext, InProcessClient
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
 from veilmq.server.background import BackgroundRequest
-from veilmq.server.dispatch import Dispatcher, NamedContexts
+from veilmq.server.dispatch import Dispatcher
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
 from veilmq.server.long_polling import LongPolls
@@ -267,13 +267,13 @@ def _dispatcher(
 ) -> Dispatcher:
     statistics = QueueStatistics(engine=polls.engine, clock=polls.clock)
     closing.callback(statistics.close)
-    by_key, by_region = settings.credentials is None, settings.regions == "by-request"
     return Dispatcher(
         polls=polls,
         context=RequestContext(
             base_url="",
             account=settings.account,
             region=settings.region,
+            by_region=settings.regions == "by-request",
             token_key=polls.engine.token_key,
             smq_lenient=settings.smq_handles == "lenient",
             stale_receipts_act=settings.stale_receipts == "act",
@@ -283,7 +283,6 @@ def _dispatcher(
         address=address,
         scheme=security.scheme,
         authentication=security.authentication,
-        named_contexts=NamedContexts(by_key=by_key, by_region=by_region) if by_key or by_region else None,
         permissions=None if security.authentication is None else Permissions(polls.engine, decisions),
         handlers={**topics.handlers, BrowseQueues: partial(BackgroundRequest, statistics.browse)},
         pages=topics.pages,

@@ -50,8 +50,7 @@ _REGIONAL_HOST = re.compile(rf"(?:sqs|queue)\.({REGION_PATTERN})\..*|({REGION_PA
 _REGION = re.compile(REGION_PATTERN)
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
-_CONTEXTS_MAX = 256
-_NAMED_CONTEXTS_MAX = 1_024
+_CONTEXTS_MAX = 1_024
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
@@ -82,42 +81,6 @@ class Route(NamedTuple):
     label: str
 
 
-class NamedContexts:
-    """Request contexts with the account and region that the credential or the host names.
-
-    They are cached by base URL and credential.
-    """
-
-    __slots__ = ("_by_key", "_known", "by_region")
-
-    def __init__(self, *, by_key: bool, by_region: bool) -> None:
-        """``by_key``: a key may name an account; ``by_region``: the credential or the host names the region."""
-        self._by_key = by_key
-        self.by_region = by_region
-        self._known: dict[tuple[str, bytes], RequestContext] = {}
-
-    def of(self, context: RequestContext, authorization: bytes, target: bytes) -> RequestContext:
-        """Return ``context`` with the account and region that the credential of a request, or the host, names."""
-        key = context.base_url, credential_of(authorization, target)
-        return self._known.get(key) or self._find(key, context)
-
-    def _find(self, key: tuple[str, bytes], context: RequestContext) -> RequestContext:
-        key_id, _, region, *_ = [*key[1].decode("latin-1").rsplit("/", 4), "", "", ""]
-        caller = caller_named(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
-        account = context.account if caller is None else caller.account
-        if not self.by_region:
-            region = context.region
-        elif not _REGION.fullmatch(region):
-            host = _REGIONAL_HOST.fullmatch(context.base_url.partition("://")[2].lower())
-            region = context.region if host is None else host[1] or host[2]
-        owner = namespace(account, region, context)
-        named = msgspec.structs.replace(context, account=owner, by_region=self.by_region, caller=caller)
-        if len(self._known) >= _NAMED_CONTEXTS_MAX:
-            self._known.clear()
-        self._known[key] = named
-        return named
-
-
 class Dispatcher:
     """Route each request to its protocol and action, and write the reply."""
 
@@ -130,7 +93,6 @@ class Dispatcher:
         address: str = "",
         scheme: str = "http",
         authentication: Authentication | None = None,
-        named_contexts: NamedContexts | None = None,
         permissions: Permissions | None = None,
         handlers: Mapping[type[Command], CommandHandler] = MappingProxyType({}),
         pages: Mapping[bytes, RenderedReply] = MappingProxyType({}),
@@ -139,9 +101,8 @@ class Dispatcher:
 
         ``host`` is the name or address that the server listens on. ``address`` (``host:port``) is used in queue URLs if
         an HTTP/1.0 client sends no ``Host``. Without ``authentication``, every request belongs to the context's account
-        and may do everything; with it, ``permissions`` is required. Without ``named_contexts``, all requests use the
-        server's own account and region. ``handlers`` handle further commands that are not just submitted. ``pages`` are
-        replies to GET by target, without authentication.
+        or the one that it names, and may do everything; with it, ``permissions`` is required. ``handlers`` handle
+        further commands that are not just submitted. ``pages`` are replies to GET by target, without authentication.
         """
         self._polls = polls
         self._submit = polls.engine.submit
@@ -159,9 +120,9 @@ class Dispatcher:
         self._address = address or host
         self._scheme = scheme
         self.authentication = authentication
-        self._named_contexts = named_contexts
+        self._has_named = authentication is None or context.by_region  # requests that name an account or a region
         self._permissions = permissions
-        self._contexts: dict[bytes, RequestContext] = {}
+        self._contexts: dict[tuple[bytes, bytes | None], RequestContext] = {}  # see _context
         self._decisions: dict[tuple[bytes, Layout], tuple[Route, RequestContext]] = {}  # by credential if that varies
         self._base_context = context
         labels = SQS_JSON.labels.items()
@@ -173,10 +134,10 @@ class Dispatcher:
     def handle(self, request: Request, verified_caller: Caller | None = None) -> Pending | None:
         """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
         started_s = perf_counter()
-        named_contexts, head, credential = self._named_contexts, request.head, b""
+        has_named, head, credential = self._has_named, request.head, b""
         if head is not None:
             layout, segment = head
-            if named_contexts is not None:
+            if has_named:
                 credential = segment[layout.credential]
             if (decision := self._decisions.get((credential, layout))) is not None:
                 return self._serve(request, decision[0], request.body, decision[1], started_s, verified_caller)
@@ -193,28 +154,29 @@ class Dispatcher:
         if request.body and headers.get(b"content-encoding", b"").lower() in _CODINGS:
             self._refuse(request, _COMPRESSED, started_s)
             return None
-        context = self._contexts.get(host) or self._context(host)
+        # Without by_region only a twelve-digit id has its slash at this position; other credentials are skipped.
+        names_context = (
+            has_named
+            and route is not None
+            and route.protocol is not SMQ
+            and (
+                self._base_context.by_region
+                or authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/"
+                or (not authorization and b"X-Amz-Credential" in request.target)
+            )
+        )
+        key = host, credential_of(authorization, request.target) if names_context else None
+        context = self._contexts.get(key) or self._context(*key)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None
         if route is None:
             self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
             return None
-        # Without by_region only a twelve-digit id has its slash at this position; other credentials are skipped.
-        if (
-            named_contexts is not None
-            and (
-                named_contexts.by_region
-                or authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/"
-                or (not authorization and b"X-Amz-Credential" in request.target)
-            )
-            and route.protocol is not SMQ
-        ):
-            context = named_contexts.of(context, authorization, request.target)
         # A credential that varies is whole if it has its name and the comma behind it: other heads have it elsewhere.
         is_whole = not credential or (credential.endswith(b",") and b"Credential=" in credential)
         if is_json and head is not None and not head[0].target_varies and is_whole:
-            if len(self._decisions) >= _NAMED_CONTEXTS_MAX:
+            if len(self._decisions) >= _CONTEXTS_MAX:
                 self._decisions.clear()
             self._decisions[credential, head[0]] = route, context
         return self._serve(request, route, content, context, started_s, verified_caller)
@@ -349,12 +311,25 @@ class Dispatcher:
     def _base_url(self, headers: Mapping[bytes, bytes]) -> str:
         return f"{self._scheme}://" + (headers.get(b"host", b"").decode("latin-1") or self._address)
 
-    def _context(self, host: bytes) -> RequestContext | None:
-        """Return the context of requests to ``host``; ``None`` if it is not valid in a URL."""
+    def _context(self, host: bytes, credential: bytes | None) -> RequestContext | None:
+        """Return the context of requests to ``host``; ``None`` if it is not valid in a URL.
+
+        Unless ``credential`` is ``None``, it names the account and the region, or the host names the region.
+        """
         if host and not _HOST.fullmatch(host):
             return None
+        context = msgspec.structs.replace(self._base_context, base_url=self._base_url({b"host": host}))
+        if credential is not None:
+            key_id, _, region, *_ = [*credential.decode("latin-1").rsplit("/", 4), "", "", ""]
+            caller = caller_named(key_id) if self.authentication is None and _ACCOUNT.fullmatch(key_id) else None
+            if not context.by_region:
+                region = context.region
+            elif not _REGION.fullmatch(region):
+                regional = _REGIONAL_HOST.fullmatch(context.base_url.partition("://")[2].lower())
+                region = context.region if regional is None else regional[1] or regional[2]
+            account = namespace(context.account if caller is None else caller.account, region, context)
+            context = msgspec.structs.replace(context, account=account, caller=caller)
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
-        context = msgspec.structs.replace(self._base_context, base_url=self._base_url({b"host": host}))
-        self._contexts[host] = context
+        self._contexts[host, credential] = context
         return context

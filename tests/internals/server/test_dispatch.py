@@ -296,12 +296,12 @@ def make_dispatcher() -> Dispatcher:
 def test_the_cache_of_contexts_is_bounded() -> None:
     dispatcher = make_dispatcher()
     pending: list[Pending | None] = []
-    for number in range(1_000):
+    for number in range(2_000):
         sent = request(b"AmazonSQS.Fly")
         sent.headers[b"host"] = b"h%d" % number
         pending.append(dispatcher.handle(sent))
-    assert pending == [None] * 1_000
-    assert len(dispatcher._contexts) <= 256
+    assert pending == [None] * 2_000
+    assert len(dispatcher._contexts) <= 1_024
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
