@@ -307,8 +307,8 @@ class _InProcessRequest(QueueRequest, eq=False):
     def source_ip(self) -> str | None:
         return self.peer
 
-    def user_agent(self) -> str | None:
-        return self.program
+    def client(self) -> tuple[str | None, str | None]:
+        return self.peer, self.program
 
     def run_in_turn(self, run: Callable[[], None]) -> None:
         run()

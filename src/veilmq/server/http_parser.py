@@ -326,10 +326,10 @@ class Request(msgspec.Struct, eq=False):
     def source_ip(self) -> str | None:
         return self.connection.peer()
 
-    def user_agent(self) -> str | None:
-        """Return the ``User-Agent``."""
+    def client(self) -> tuple[str | None, str | None]:
+        """Return the address of the client and its ``User-Agent``, if any."""
         agent = self.headers.get(b"user-agent")
-        return None if agent is None else agent.decode("latin-1")
+        return self.source_ip(), None if agent is None else agent.decode("latin-1")
 
 
 def share_by_address(head: Request) -> Share:

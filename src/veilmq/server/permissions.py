@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -32,7 +32,7 @@ from veilmq.wire.exchange import Caller, RequestContext, caller_from_arn
 from veilmq.wire.sqs import policies
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
-from veilmq.wire.sqs.policies import Policy, PolicyRequest, Source, Verdict
+from veilmq.wire.sqs.policies import Policy, PolicyRequest, ReadClient, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -96,19 +96,6 @@ def _policy(text: str, arn: str) -> Policy:
         return policies.DENY_ALL
 
 
-class _Source(NamedTuple):
-    """The address and program of a console user, for conditions of policies; a task has neither."""
-
-    peer: str | None = None
-    program: str | None = None
-
-    def source_ip(self) -> str | None:
-        return self.peer
-
-    def user_agent(self) -> str | None:
-        return self.program
-
-
 class PolicyDecisions:
     """Evaluates queue policies. ``wall_s`` is the raw wall clock, ``secure`` whether requests use TLS."""
 
@@ -125,7 +112,7 @@ class PolicyDecisions:
         return _policy(text, self.arn(queue)) if text else None
 
     def denied(
-        self, policy: Policy | None, caller: Caller, queue: str, action: str, source: Source
+        self, policy: Policy | None, caller: Caller, queue: str, action: str, client: ReadClient
     ) -> PolicyRequest | None:
         """Return the first request that ``action`` needs and that is not permitted; ``None`` if all are.
 
@@ -138,7 +125,7 @@ class PolicyDecisions:
             secure=self._secure,
             now_s=self._wall_s(),
             region=region_of(queue, self._context),
-            source=source,
+            client=client,
         )
         for request.action in policies.actions_of(action):
             if not policies.permits(policy, request):
@@ -149,13 +136,16 @@ class PolicyDecisions:
         self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
     ) -> list[tuple[str, bool]]:
         """Return all actions on ``queue``, each with whether ``caller`` may do it."""
-        read, source = self.read(queue, policy), _Source(peer, program)
-        return [(action, self.denied(read, caller, queue, action, source) is None) for action in sorted(_QUEUE_ACTIONS)]
+        read = self.read(queue, policy)
+        return [
+            (action, self.denied(read, caller, queue, action, lambda: (peer, program)) is None)
+            for action in sorted(_QUEUE_ACTIONS)
+        ]
 
     def may_send(self, caller_arn: str, queue: str, policy: str) -> bool:
         """``core.commands.MaySend``: whether a principal may send to ``queue`` now, without a request."""
         caller = caller_from_arn(caller_arn)
-        return self.denied(self.read(queue, policy), caller, queue, _SEND_ACTION, _Source()) is None
+        return self.denied(self.read(queue, policy), caller, queue, _SEND_ACTION, lambda: (None, None)) is None
 
 
 class _CachedPolicy(msgspec.Struct, eq=False):
@@ -210,7 +200,7 @@ class Permissions:
         if passed in cached.passed:
             return
         policy, needed = cached.policy, action or exchange.permission
-        denied = self._decisions.denied(policy, caller, queue, needed, exchange.request)
+        denied = self._decisions.denied(policy, caller, queue, needed, exchange.request.client)
         if denied is not None:
             reason = f"because no resource-based policy allows the sqs:{denied.action} action"
             if policy is not None and policy.verdict(denied) is Verdict.DENY:
@@ -262,7 +252,7 @@ class Permissions:
 
     def restricted(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` limited to what ``caller`` may see; for queues without a policy, all or nothing."""
-        denied = self._decisions.denied(None, caller, command.account, _SEE_ACTION, exchange.request)
+        denied = self._decisions.denied(None, caller, command.account, _SEE_ACTION, exchange.request.client)
 
         def may_see(view: QueueView) -> bool:
             return self._may_see(view, exchange, caller) if view.settings.policy else denied is None
@@ -271,7 +261,7 @@ class Permissions:
 
     def _may_see(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
         policy = self._decisions.read(view.queue, view.settings.policy)
-        return self._decisions.denied(policy, caller, view.queue, _SEE_ACTION, exchange.request) is None
+        return self._decisions.denied(policy, caller, view.queue, _SEE_ACTION, exchange.request.client) is None
 
     def _cache_policy(self, queue: str, cached: _CachedPolicy, result: Any) -> None:
         """Cache the policy that the engine returned, and start the waiting requests."""
@@ -312,14 +302,12 @@ class ParkedPermission(msgspec.Struct, eq=False):
     permissions: Permissions
     loads: int
 
-    def check(self, proceed: Done) -> None:
+    def check(self, proceed: Done, started_s: float | None = None) -> None:
         """Call ``proceed`` with ``None`` if the poll may continue, else with a ``Reply`` or the engine's error."""
-        now_s = perf_counter()
-        self.permissions.expire(self.command.queue, now_s)  # type: ignore[attr-defined]
-        self._check(proceed, now_s)
-
-    def _check(self, proceed: Done, now_s: float) -> None:
         exchange, protocol, refusal = self.exchange, self.exchange.protocol, None
+        now_s = started_s or perf_counter()
+        if started_s is None:
+            self.permissions.expire(self.command.queue, now_s)  # type: ignore[attr-defined]
         try:
             if self.loads != self.authentication.loads:
                 signed = self.authentication.context(exchange.request, self.context, protocol.verifier)
@@ -328,6 +316,6 @@ class ParkedPermission(msgspec.Struct, eq=False):
         except (protocol.refused, SqsError) as error:
             refusal = protocol.refuse(error, exchange.base_url)
         except PolicyUnknown as unknown:
-            self.permissions.wait(unknown, partial(self._check, proceed, now_s), proceed, now_s)
+            self.permissions.wait(unknown, partial(self.check, proceed, now_s), proceed, now_s)
             return
         proceed(refusal)

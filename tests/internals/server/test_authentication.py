@@ -20,6 +20,7 @@ from veilmq.core.commands import Command, QueueView
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.settings import QueueSettings
 from veilmq.server.authentication import Authentication, CredentialsError, load
+from veilmq.server.http_parser import Request
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import FRESH_S, Permissions, PolicyDecisions, PolicyUnknown
 from veilmq.server.protocols import SQS_JSON, Exchange
@@ -162,8 +163,9 @@ def test_a_key_expires_by_the_wall_clock(tmp_path: Path) -> None:
 # The cache of policies.
 
 
-NO_REQUEST: Any = None
-EXCHANGE = Exchange(NO_REQUEST, Metrics(), SQS_JSON, "SendMessage", 0.0)
+NO_CONNECTION: Any = None
+REQUEST = Request(NO_CONNECTION, b"POST", b"/", {}, b"", True)
+EXCHANGE = Exchange(REQUEST, Metrics(), SQS_JSON, "SendMessage", 0.0)
 
 
 class FakePoll:

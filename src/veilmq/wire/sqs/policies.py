@@ -16,7 +16,7 @@ from fnmatch import translate
 from functools import lru_cache, partial
 from ipaddress import ip_address, ip_network
 from operator import attrgetter, eq, ge, gt, le, lt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,14 +35,8 @@ class PolicyError(ValueError):
     """The policy is invalid; ``str()`` names the part and the reason."""
 
 
-class Source(Protocol):
-    """The client of a request."""
-
-    def source_ip(self) -> str | None:
-        """Return the IP address, if any."""
-
-    def user_agent(self) -> str | None:
-        """Return the ``User-Agent``, if any."""
+ReadClient = Callable[[], tuple[str | None, str | None]]
+"""Returns the address of a client and its ``User-Agent``, if any; called if a condition needs them."""
 
 
 class PolicyRequest(msgspec.Struct, gc=False):
@@ -54,15 +48,15 @@ class PolicyRequest(msgspec.Struct, gc=False):
     secure: bool
     now_s: float
     region: str
-    source: Source
+    client: ReadClient
 
 
 ReadKey = Callable[[PolicyRequest], str | None]
 Test = Callable[[str, Any], bool]
 
 KEYS: dict[str, ReadKey] = {
-    "aws:sourceip": lambda request: request.source.source_ip(),
-    "aws:useragent": lambda request: request.source.user_agent(),
+    "aws:sourceip": lambda request: request.client()[0],
+    "aws:useragent": lambda request: request.client()[1],
     "aws:principalarn": attrgetter("caller.arn"),
     "aws:principalaccount": attrgetter("caller.account"),
     "aws:principaltype": lambda request: "Account" if request.caller.is_root else "User",

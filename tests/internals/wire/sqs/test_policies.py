@@ -26,17 +26,6 @@ CAROL = caller_named(OWNER, "carol")
 ALLOW, DENY, NO_MATCH = Verdict.ALLOW, Verdict.DENY, Verdict.NO_MATCH
 
 
-class Client(NamedTuple):
-    address: str | None
-    agent: str | None
-
-    def source_ip(self) -> str | None:
-        return self.address
-
-    def user_agent(self) -> str | None:
-        return self.agent
-
-
 def request_of(
     caller: Caller,
     action: str = "SendMessage",
@@ -53,7 +42,7 @@ def request_of(
         secure=secure,
         now_s=now_s,
         region="us-east-1",
-        source=Client(address, agent),
+        client=lambda: (address, agent),
     )
 
 
