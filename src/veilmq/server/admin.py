@@ -27,12 +27,11 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.receipts import CountEvents
 from veilmq.events import EventsError
-from veilmq.server.admin_api import AdminContext, CallerUnknown
+from veilmq.server.admin_api import AdminContext
 from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_metrics, exposition, queue_metrics
 from veilmq.server.origin import AdminGuard
@@ -217,7 +216,6 @@ class Admin:
         security, console = self._server.security, self._console
         operations = [
             Route("/events/flush", self._flush_events, methods=["POST"]),
-            Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
             Mount("/api", console.api),
             Mount("/", console.pages),
         ]
@@ -245,19 +243,6 @@ class Admin:
             return PlainTextResponse("\n".join(reasons) + "\n", status_code=503)
         warnings = self._server.engine.warnings()
         return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
-
-    async def _trust_clock(self, request: Request) -> Response:
-        try:
-            caller = self._console.callers.operator(request)
-            peer = None if request.client is None else request.client.host
-            message = await self._console.auditing.operation(
-                caller, peer, "TrustClock", self._server.engine.trust_clock
-            )
-        except CallerUnknown as unknown:
-            return unknown.response
-        except (VeilmqError, AuditLogError) as error:
-            return JSONResponse({"code": type(error).__name__, "message": str(error)}, status_code=503)
-        return JSONResponse({"message": message})
 
     async def _flush_events(self, request: Request) -> Response:
         if self._server.exports is None:

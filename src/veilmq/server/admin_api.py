@@ -23,7 +23,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from veilmq.console.api_client import ApiReply, ApiRequest, SendRequest
+from veilmq.console.audit import Auditing, AuditLogError
 from veilmq.console.sign_ins import SignIns, SignInsPaused
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.server.authentication import Security
 from veilmq.server.dispatch import Dispatcher
@@ -73,58 +75,6 @@ class CallerUnknown(Exception):
         self.status = status
         self.headers = {"www-authenticate": CHALLENGE} if status == UNAUTHORIZED else headers or {}
 
-    @property
-    def response(self) -> Response:
-        return _refusal(self.status, "AccessDenied", str(self), self.headers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminCallers:
-    """Identifies callers; without accounts, ``sign_ins`` is ``None`` and so is every caller.
-
-    The root user of ``account`` operates the server. ``session_of`` is the console's, if it is installed.
-    """
-
-    sign_ins: SignIns | None
-    account: str
-    session_of: SessionOf | None = None
-
-    def operator(self, request: Request) -> Caller | None:
-        """Return the caller of ``request``; raises ``CallerUnknown`` if it is not the operator."""
-        caller = self.caller(request)
-        if caller is not None and not (caller.is_root and caller.account == self.account):
-            raise CallerUnknown(OPERATOR_ONLY, status=403)
-        return caller
-
-    def caller(self, request: Request) -> Caller | None:
-        """Return the caller of ``request``, ``None`` without accounts; raises ``CallerUnknown``."""
-        if self.sign_ins is None:
-            return None
-        authorization = request.headers.get("authorization")
-        if authorization is not None:
-            scheme, _, credentials = authorization.partition(" ")
-            try:
-                key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
-            except ValueError:
-                raise CallerUnknown(CREDENTIALS_REQUIRED) from None
-            if scheme.lower() != "basic" or not colon:
-                raise CallerUnknown(CREDENTIALS_REQUIRED)
-            try:
-                caller = self.sign_ins(key_id, secret, None if request.client is None else request.client.host)
-            except SignInsPaused as paused:
-                headers = {"retry-after": str(paused.retry_after_s)}
-                raise CallerUnknown(str(paused), status=429, headers=headers) from None
-            if caller is None:
-                raise CallerUnknown(WRONG_KEY)
-            return caller
-        found = None if self.session_of is None else self.session_of(request)
-        if found is None:
-            raise CallerUnknown(CREDENTIALS_REQUIRED)
-        session, caller = found
-        if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
-            raise CallerUnknown(TOKEN_REQUIRED, status=403)
-        return caller
-
 
 DRAINING = "The server is draining: it is about to stop."
 
@@ -157,6 +107,7 @@ class AdminContext:
 
 
 PREFIX = b"/api/"
+TRUST_CLOCK = "/api/clock/trust"
 
 _SQS = re.compile(rb"sqs/([A-Za-z]{1,64})")
 _NOUN = re.compile(rb"[a-z]+")
@@ -174,23 +125,25 @@ def _refusal(status: int, code: str, message: str, headers: Mapping[str, str] | 
     return JSONResponse({"code": code, "message": message}, status, {**(headers or {}), **_HEADERS})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class AdminApi:
-    """ASGI application. ``send_request`` runs requests, ``callers`` identifies their callers.
+    """ASGI application of ``server``; ``auditing`` runs and logs requests.
 
-    ``data_port`` is the port of the queues, used in their URLs with the caller's host name.
+    Without accounts, ``sign_ins`` is ``None``, and so is every caller. ``session_of`` is the console's, if it is
+    installed. The root user of the server's account operates the server.
     """
 
-    send_request: SendRequest
-    callers: AdminCallers
-    data_port: int
+    server: AdminContext
+    auditing: Auditing
+    sign_ins: SignIns | None
+    session_of: SessionOf | None
     description: bytes = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = await self._respond(Request(scope, receive), receive)
         except CallerUnknown as unknown:
-            response = unknown.response
+            response = _refusal(unknown.status, "AccessDenied", str(unknown), unknown.headers)
         except ClientDisconnect:
             return
         if response is not None:
@@ -203,7 +156,10 @@ class AdminApi:
             if not self.description:
                 self.description = await asyncio.to_thread(openapi_document)  # some 50 ms, once
             return Response(self.description, headers=_HEADERS, media_type="application/json")
-        forwarded = self._queue_request(path, request, self.callers.caller(request))
+        caller = self._caller(request)
+        if request.scope["path"] == TRUST_CLOCK and request.method == "POST":
+            return await self._trust_clock(request, caller)
+        forwarded = self._queue_request(path, request, caller)
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -211,12 +167,51 @@ class AdminApi:
                 return _refusal(413, "InvalidRequest", _TOO_LONG)
         return await self._until_disconnect(forwarded._replace(body=bytes(body)), receive)
 
+    async def _trust_clock(self, request: Request, caller: Caller | None) -> Response:
+        if caller is not None and not (caller.is_root and caller.account == self.server.settings.account):
+            raise CallerUnknown(OPERATOR_ONLY, status=403)
+        peer = None if request.client is None else request.client.host
+        try:
+            message = await self.auditing.operation(caller, peer, "TrustClock", self.server.engine.trust_clock)
+        except (VeilmqError, AuditLogError) as error:
+            return JSONResponse({"code": type(error).__name__, "message": str(error)}, status_code=503)
+        return JSONResponse({"message": message})
+
+    def _caller(self, request: Request) -> Caller | None:
+        """Return the caller of ``request``, ``None`` without accounts; raises ``CallerUnknown``."""
+        if self.sign_ins is None:
+            return None
+        authorization = request.headers.get("authorization")
+        if authorization is not None:
+            scheme, _, credentials = authorization.partition(" ")
+            try:
+                key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
+            except ValueError:
+                raise CallerUnknown(CREDENTIALS_REQUIRED) from None
+            if scheme.lower() != "basic" or not colon:
+                raise CallerUnknown(CREDENTIALS_REQUIRED)
+            try:
+                caller = self.sign_ins(key_id, secret, None if request.client is None else request.client.host)
+            except SignInsPaused as paused:
+                headers = {"retry-after": str(paused.retry_after_s)}
+                raise CallerUnknown(str(paused), status=429, headers=headers) from None
+            if caller is None:
+                raise CallerUnknown(WRONG_KEY)
+            return caller
+        found = None if self.session_of is None else self.session_of(request)
+        if found is None:
+            raise CallerUnknown(CREDENTIALS_REQUIRED)
+        session, caller = found
+        if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
+            raise CallerUnknown(TOKEN_REQUIRED, status=403)
+        return caller
+
     def _queue_request(self, path: bytes, request: Request, caller: Caller | None) -> ApiRequest:
         """Return the request as for the queue port, without its body."""
         headers = {name: value for name, value in request.headers.raw if name in _FORWARDED_HEADERS}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
-            headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self.data_port
+            headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self.server.data_port
         peer = None if request.client is None else request.client.host
         forwarded = ApiRequest(request.method.encode(), b"/", headers, b"", caller, peer)
         action = _SQS.fullmatch(path)
@@ -230,7 +225,7 @@ class AdminApi:
 
     async def _until_disconnect(self, forwarded: ApiRequest, receive: Receive) -> Response | None:
         """Run a request; withdraw it if the client disconnects, which is all that ``receive`` can return now."""
-        tasks = (asyncio.ensure_future(self.send_request(forwarded)), asyncio.ensure_future(receive()))
+        tasks = (asyncio.ensure_future(self.auditing(forwarded)), asyncio.ensure_future(receive()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not tasks[0].done():

@@ -29,7 +29,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.events import ProcessingTimes
-from veilmq.server.admin_api import AdminApi, AdminCallers, AdminContext
+from veilmq.server.admin_api import AdminApi, AdminContext
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, as_written
 from veilmq.store.port import Histogram, Metric, SurveyQueues, execute
@@ -99,9 +99,9 @@ MISSING = "The console is not installed: pip install 'veilmq[console]'.\n"
 
 
 class ConsoleService:
-    """The console of a server: ``api`` and ``pages`` are ASGI applications, ``auditing`` runs and logs requests.
+    """The console of a server: ``api`` and ``pages`` are ASGI applications.
 
-    ``callers`` identifies callers; ``live`` has the event streams of open pages, which end when it is closed.
+    ``live`` has the event streams of open pages, which end when it is closed.
     """
 
     def __init__(self, server: AdminContext) -> None:
@@ -111,7 +111,7 @@ class ConsoleService:
         if audit_file is None and settings.data is not None and settings.store is None:
             audit_file = settings.data / "audit.jsonl"
         audit = AuditLog(audit_file)
-        self.auditing = Auditing(server.send_request, audit, now_ms=engine.clock.shown_ms, account=settings.account)
+        self._auditing = Auditing(server.send_request, audit, now_ms=engine.clock.shown_ms, account=settings.account)
         self.live = Live(engine.clock)
         sign_ins = None if authentication is None else SignIns(authentication.sign_in, now_ms=engine.clock.now_ms)
         ports = Ports(
@@ -125,8 +125,7 @@ class ConsoleService:
         )
         console = self._console(sign_ins, ports)
         session_of = None if console is None else console.session_of
-        self.callers = AdminCallers(sign_ins=sign_ins, account=settings.account, session_of=session_of)
-        self.api: ASGIApp = AdminApi(send_request=self.auditing, callers=self.callers, data_port=server.data_port)
+        self.api: ASGIApp = AdminApi(server, auditing=self._auditing, sign_ins=sign_ins, session_of=session_of)
         self.pages: ASGIApp = PlainTextResponse(MISSING, status_code=501) if console is None else console.app
 
     def _console(self, sign_ins: SignIns | None, ports: Ports) -> Any:
@@ -148,7 +147,7 @@ class ConsoleService:
                 options["secret_digest"] = lambda key_id: authentication.secret_digest(key_id) + process_secret
         secret, wall_s = digest(engine.token_key, b"console sessions", sha256), server.security.wall_s
         return console.Console(
-            send_request=self.auditing,
+            send_request=self._auditing,
             sessions=sessions.Sessions(secret=secret, wall_s=wall_s, **options),
             account=server.settings.account,
             data_port=server.data_port,
