@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from veilmq.core import limits
@@ -44,9 +44,6 @@ REQUESTS_MAX = 192
 """Above these numbers of connections or requests, Uvicorn replies 503; event streams of open pages count."""
 
 IDLE_S_MAX = 5
-
-_EVENT_STREAM = b"text/event-stream"
-_STREAMS = "veilmq.streams"  # set in the scope of a request that is answered with an event stream
 
 
 class AdminConnection(H11Protocol):
@@ -105,8 +102,9 @@ class AdminConnection(H11Protocol):
         self._deadline = self.loop.call_later(self._request_s_max, self._on_timer)
 
     def _on_timer(self) -> None:
-        scope: Any = self.scope  # None before the first request
-        if scope is not None and _STREAMS in scope and not self.flow.write_paused:
+        cycle: Any = self.cycle
+        is_streaming = cycle is not None and cycle.response_started and not cycle.response_complete
+        if is_streaming and not self.flow.write_paused:  # an event stream; other replies are written as a whole
             self._set_deadline()
         else:
             self.abort()
@@ -130,8 +128,13 @@ async def serving(
 
     At the end ``ending`` is called first, to close endless streams.
     """
+
+    async def cancellable(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):  # Uvicorn would log it
+            await app(scope, receive, send)
+
     config = uvicorn.Config(
-        _watched(app),
+        cancellable,
         http=AdminConnection,
         ws="none",
         lifespan="off",
@@ -171,23 +174,6 @@ async def serving(
     finally:
         ending()
         await shutdown.let_finish(end(), cut=cut)
-
-
-def _watched(app: ASGIApp) -> ASGIApp:
-    """Mark requests that are answered with an event stream; suppress their cancellation at the end."""
-
-    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kind = dict(message.get("headers", ())).get(b"content-type", b"")
-                if kind.startswith(_EVENT_STREAM):
-                    scope[_STREAMS] = True
-            await send(message)
-
-        with suppress(asyncio.CancelledError):  # Uvicorn would log it
-            await app(scope, receive, sending)
-
-    return watched
 
 
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
