@@ -28,15 +28,13 @@ class PatientTransport(Transport):
     def request(self, *args: Any, **named: Any) -> HttpReply:
         """Return the first final reply, or the last one; raises ``Unreachable`` after the last retry."""
         until_s, pause_s = time.monotonic() + self._patience_s, 0.1
+        failure: Exception
         while True:
             try:
                 reply = super().request(*args, **named)
-                if reply.status < 400 or time.monotonic() + pause_s > until_s:
+                is_final = reply.status < 400 or not is_transient(failure := client_error(reply))
+                if is_final or time.monotonic() + pause_s > until_s:
                     return reply
-                error = client_error(reply)
-                if not is_transient(error):
-                    return reply
-                failure: Exception = error
             except Unreachable as unreachable:
                 if time.monotonic() + pause_s > until_s:
                     raise

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Self
 from uuid import uuid4
 
@@ -105,13 +106,19 @@ def split_batch(batch: Any, messages_max: int) -> Iterator[Any]:
             yield from split_batch(rows, (rows.num_rows + 1) // 2)
 
 
+def is_utf8(rows: Any) -> bool:
+    """Return whether all texts are valid; Spark does not check binary values that it casts to strings."""
+    with suppress(pa.ArrowInvalid):
+        rows.validate(full=True)
+        return True
+    return False
+
+
 def size_bytes(rows: Any, index: int) -> int:
     """Return the approximate size of a row's message: its body and the names and values of its attributes."""
-    body: str = rows.column("body")[index].as_py() or ""
-    texts: list[tuple[str, str]] = []
-    if "attributes" in rows.schema.names:
-        texts = rows.column("attributes")[index].as_py() or []
-    return len(body.encode()) + sum(len(name.encode()) + len((text or "").encode()) for name, text in texts)
+    (row,) = rows.slice(index, 1).to_pylist()
+    texts = [row["body"], *chain.from_iterable(row.get("attributes") or ())]
+    return sum(len((text or "").encode()) for text in texts)
 
 
 _log = logging.getLogger("veilmq.spark")
@@ -143,11 +150,9 @@ class PartitionWriter:
 
     def __init__(self, options: SinkOptions, *, writer: str, batch: int, partition: int) -> None:
         """``partition`` is a number, for the order of messages and for errors."""
+        attempt = f"{partition}-{uuid4().hex}"  # unique to this attempt of the task
+        self._to = Written(writer=writer, batch=batch, attempt=attempt, partition=partition, messages=0)
         self._options = options
-        self._writer = writer
-        self._batch = batch
-        self._partition = partition
-        self._attempt = f"{partition}-{uuid4().hex}"  # unique to this attempt of the task
         self._queue = client(options.connection)
         self._bytes_max = limits.MESSAGE_BYTES.maximum
         self._rows = 0
@@ -167,7 +172,10 @@ class PartitionWriter:
         for rows in split_batch(convert_batch(batch), self._options.batch_size):
             numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
             self._rows += rows.num_rows
-            self._write(rows, numbers)
+            invalid: list[int] = []
+            if not is_utf8(rows):  # copies, because the maps of a slice include those of other rows
+                invalid = [at for at in range(len(numbers)) if not is_utf8(rows.take(pa.array([at])))]
+            self._write(*self._remove_rows(rows, numbers, invalid, "A text is not valid UTF-8."))
 
     def finish(self) -> Written:
         """Write the rows that cannot be sent to a file, atomically; a repeated task replaces it."""
@@ -175,18 +183,11 @@ class PartitionWriter:
             files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
             files.create_dir(folder)
             queue = self._options.connection.queue_name
-            name = f"{queue}-{self._writer}-{self._batch}-{self._partition}.parquet"
-            written = f"{folder}/_{name}.{self._attempt}"  # hidden, even if the task is killed now
+            name = f"{queue}-{self._to.writer}-{self._to.batch}-{self._to.partition}.parquet"
+            written = f"{folder}/_{name}.{self._to.attempt}"  # hidden, even if the task is killed now
             pq.write_table(pa.concat_tables(self._bad), written, filesystem=files)
             files.move(written, f"{folder}/{name}")
-        return Written(
-            writer=self._writer,
-            batch=self._batch,
-            attempt=self._attempt,
-            partition=self._partition,
-            messages=self._messages,
-            bad=len(self._bad),
-        )
+        return replace(self._to, messages=self._messages, bad=len(self._bad))
 
     def _write(self, rows: Any, numbers: list[int]) -> None:
         """Stage ``rows`` with the given ``numbers`` in one call, without those that cannot be sent."""
@@ -199,10 +200,8 @@ class PartitionWriter:
             if not numbers:
                 return
             try:
-                part = self._parts
-                self._queue.stage_arrow(
-                    self._writer, batch=self._batch, attempt=self._attempt, part=part, messages=rows
-                )
+                to, part = self._to, self._parts
+                self._queue.stage_arrow(to.writer, batch=to.batch, attempt=to.attempt, part=part, messages=rows)
             except ClientError as error:
                 index = error.fields.get("index")
                 if index is None:
@@ -222,14 +221,16 @@ class PartitionWriter:
         if not indexes:
             return rows, numbers
         for index in indexes:
-            sizes = f"{size_bytes(rows, index):,} bytes with its attributes, and the maximum is"
-            reason = f"cannot be sent: {refusal}" if refusal else f"is too long: {sizes} {self._bytes_max:,}."
+            reason = f"cannot be sent: {refusal}"
+            if not refusal:
+                sizes = f"{size_bytes(rows, index):,} bytes with its attributes, and the maximum is"
+                reason = f"is too long: {sizes} {self._bytes_max:,}."
             if self._options.bad_rows == FAIL:
-                place = f"Row {numbers[index]} of partition {self._partition}"
+                place = f"Row {numbers[index]} of partition {self._to.partition}"
                 raise SinkFailed(f"{place} {reason} Correct the row, or use badRows=skip or badRows=table=PATH.")
             row = pa.Table.from_batches([rows.slice(index, 1)])
-            rejection = {"reason": reason, "queue": self._options.connection.queue, "writer": self._writer}
-            at = {"batch": self._batch, "partition": self._partition, "row": numbers[index]}
+            rejection = {"reason": reason, "queue": self._options.connection.queue, "writer": self._to.writer}
+            at = {"batch": self._to.batch, "partition": self._to.partition, "row": numbers[index]}
             for name, value in [*rejection.items(), *at.items()]:
                 row = row.append_column(name, pa.array([value]))
             self._bad.append(row)

@@ -90,6 +90,7 @@ def test_bad_rows_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
 UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
     "no body": ("jobs", {"body": ["", "a"]}),
     "a delay of more than 32 bits": ("jobs", {"body": ["a", "b"], "delay_s": pa.array([1 << 40, 0], pa.int64())}),
+    "a body that is not UTF-8": ("jobs", {"body": pa.array([b"a", b"\xff"]).view(pa.string())}),
     "no group, before another row": ("lines.fifo", {"body": ["a", "b"], "group": [None, "g"]}),
 }
 
