@@ -52,7 +52,6 @@ _ACCEPTED_TYPES = {
 """The accepted Spark types for each Arrow type; the first one is the usual one."""
 _INT_MAX = 2**31 - 1
 _COLLATION = re.compile(r" collate \w+")
-_HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
 
 
 class ColumnsWrong(ValueError):
@@ -72,7 +71,7 @@ def check_columns(schema: StructType) -> None:
         fitting = _ACCEPTED_TYPES[TYPES[name]]
         if _COLLATION.sub("", kind) not in fitting:
             wanted = fitting[0].replace(",", ", ")
-            hint = _HINTS.get(kind, f"CAST({{0}} AS {wanted})").format(field.name)
+            hint = f"CAST({field.name} AS {wanted})" + (f", or base64({field.name})" if kind == "binary" else "")
             raise ColumnsWrong(f"The column {field.name} must be {wanted}, but is {kind}; use {hint}.")
     if "body" not in names:
         raise ColumnsWrong("The column body is missing; add it as a string.")
@@ -163,7 +162,9 @@ class PartitionWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is SinkFailed:  # as in each repetition; Spark does not drop the rows if no other task has finished
+            _abandon(self._options, self._to.writer, self._to.batch)
         self._queue.close()
 
     @with_remedies()

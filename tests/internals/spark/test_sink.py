@@ -63,9 +63,11 @@ def rows(*attributes: str) -> pa.RecordBatch:
 
 
 def test_invalid_attributes_are_reported_with_their_row(server: RunningServer) -> None:
-    """The server would reject the whole request without naming the row."""
-    with writer(server) as task, pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
+    """The server would reject the whole request without naming the row. What is staged would add up with each start."""
+    with pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"), writer(server) as task:
         task.add(rows("a", LONG, "c"))
+    with Publications(server.endpoint, "jobs") as publications:
+        assert [(each.writer, each.staged) for each in publications.writers()] == [("w", 0)]
 
 
 def test_bad_rows_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_columns_of_messages_are_accepted(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("group string", "The column body is missing"), ("body binary", "use CAST(body AS STRING), or base64(body)"),
+    ("group string", "The column body is missing"), ("body binary", "use CAST(body AS string), or base64(body)"),
     ("body string, id string, group string", 'add select("body", "group")'), ("id string", 'add select("body")'),
     ("body string, delay_s double", "delay_s must be int, but is double; use CAST(delay_s AS int)"),
     ("body string, attributes numbers", "attributes must be map<string, string>"),
