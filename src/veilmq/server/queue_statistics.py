@@ -3,9 +3,8 @@
 Counting a queue costs the store some microseconds; ten thousand cannot be counted for each page. So a page's queues are
 counted when it is requested. If it is not sorted by name, the last counts of all queues decide which are on it. While
 pages are requested, all queues are counted in rounds: new ones first and without a break, then ``ROUND_QUEUES`` a
-second, least recently counted first. A queue that is slow to count (many messages on PostgreSQL) is counted alone and
-less often, so that it takes a small share of the time. ``WATCHED_QUEUES`` limits how many queues pages that update
-every second can count per second.
+second, least recently counted first. ``WATCHED_QUEUES`` limits how many queues pages that update every second can
+count per second.
 
 Counting stops ``IDLE_MS_MAX`` after the last request. For ten thousand records, the history of each is in two arrays,
 16 bytes a point.
@@ -14,9 +13,8 @@ Counting stops ``IDLE_MS_MAX`` after the last request. For ten thousand records,
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from time import perf_counter
 
 from veilmq.core.commands import (
     BrowsedQueue,
@@ -45,16 +43,9 @@ _Totals = tuple[int, int, int, int]
 
 
 class QueueRecord:
-    """The counts of one queue.
+    """The counts of one queue; ``rates``: messages sent, received and deleted per second, ``None`` while unknown."""
 
-    ``rates`` are messages sent, received and deleted per second, ``None`` while unknown. ``cost_s`` is how long
-    counting takes: the shorter of the last two times.
-    """
-
-    __slots__ = (
-        "_earlier", "_later", "_times", "_visible", "cost_s", "counted_at_ms", "counts", "created_at_ms", "last_cost_s",
-        "rates", "view",
-    )  # fmt: skip
+    __slots__ = "_earlier", "_later", "_times", "_visible", "counted_at_ms", "counts", "created_at_ms", "rates", "view"
 
     def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
         """Start with a first count; times are store time, except in ``view`` and ``counts``."""
@@ -64,16 +55,14 @@ class QueueRecord:
         self._earlier: _Totals | None = None
         self._later: _Totals | None = None
         self.rates: tuple[float, float, float] | None = None
-        self.last_cost_s = 0.0
         self.add_count(view, now_ms)
 
-    def add_count(self, view: QueueView, now_ms: int, *, cost_s: float = 0.0) -> None:
+    def add_count(self, view: QueueView, now_ms: int) -> None:
         """Add a count made at ``now_ms``."""
         assert view.counts is not None, "requested with counts"
         self.view = view
         self.counts = counts = view.counts
         self.counted_at_ms = now_ms
-        self.cost_s, self.last_cost_s = min(self.last_cost_s, cost_s), cost_s
         # Rates span at least _RATE_MS if possible: from _earlier, which _later replaces. Totals that fell are those of
         # a store that was reopened, or of another queue of this name.
         totals = (now_ms, counts.sent, counts.received, counts.deleted)
@@ -142,8 +131,6 @@ IDLE_MS_MAX = 60 * SECOND_MS
 
 _NAMES_PER_PAGE = 5_000
 _FRESH_MS = SECOND_MS // 2
-_SLOW_S = 0.25
-_SLOW_PAUSE_FACTOR = 50  # a queue that is slow to count is counted again after this many times its cost
 
 log = logging.getLogger(__name__)
 
@@ -238,26 +225,18 @@ class QueueStatistics:
             return BrowsedQueue(name=own)
         return record.shown(own, history=command.history, shown_ahead_ms=self._clock.shown_ms(0))
 
-    def _is_due(self, name: str, min_age_ms: float = _FRESH_MS) -> bool:
-        """Return whether to count a queue now; one that is slow to count waits longer."""
+    def _is_due(self, name: str) -> bool:
         record = self._records.get(name)
-        if record is None:
-            return True
-        pause_ms = record.cost_s * _SLOW_PAUSE_FACTOR * SECOND_MS if record.cost_s >= _SLOW_S else 0.0
-        return self._clock.now_ms() - record.counted_at_ms >= max(min_age_ms, pause_ms)
+        return record is None or self._clock.now_ms() - record.counted_at_ms >= _FRESH_MS
 
-    async def _count(self, names: Iterable[str]) -> None:
-        due = [name for name in names if self._is_due(name, 0.0)]
-        slow = {name for name in due if name in self._records and self._records[name].last_cost_s >= _SLOW_S}
-        rest = [name for name in due if name not in slow]
-        batches = [rest[first : first + COUNT_BATCH] for first in range(0, len(rest), COUNT_BATCH)]
-        for batch in [[name] for name in due if name in slow] + batches:
-            started_s = perf_counter()
+    async def _count(self, names: Sequence[str]) -> None:
+        for first in range(0, len(names), COUNT_BATCH):
+            batch = names[first : first + COUNT_BATCH]
             views = {view.queue: view for view in await execute(self._engine, CountQueues(names=batch))}
             for name in batch:
-                self._record(name, views.get(name), perf_counter() - started_s)
+                self._record(name, views.get(name))
 
-    def _record(self, name: str, result: QueueView | None, cost_s: float) -> None:
+    def _record(self, name: str, result: QueueView | None) -> None:
         record = self._records.pop(name, None)
         if result is None:
             return
@@ -265,7 +244,7 @@ class QueueStatistics:
         if record is None or record.created_at_ms != created_at_ms:
             record = QueueRecord(result, now_ms, created_at_ms=created_at_ms)
         else:
-            record.add_count(result, now_ms, cost_s=cost_s)
+            record.add_count(result, now_ms)
         self._records[name] = record
 
     def _start_round(self) -> None:
@@ -279,7 +258,7 @@ class QueueStatistics:
             new = sorted(self._new.difference(self._records))
             await self._count(new)
             self._new.difference_update(new, self._records)
-            await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
+            await self._count([*filter(self._is_due, islice(self._records, ROUND_QUEUES))])
         except VeilmqError:
             pass  # the store reports it; the next request of a page gets the error
         except Exception:

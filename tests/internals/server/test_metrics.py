@@ -102,15 +102,6 @@ def test_the_history_has_one_point_per_second_and_is_bounded() -> None:
     assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
 
 
-def test_a_single_slow_count_is_ignored() -> None:
-    """The machine may have been busy; two in a row are due to the queue."""
-    record = QueueRecord(view(), 0)
-    record.add_count(view(), SECOND_MS, cost_s=3.0)
-    assert record.cost_s == 0.0
-    record.add_count(view(), 2 * SECOND_MS, cost_s=2.0)
-    assert record.cost_s == pytest.approx(2.0)
-
-
 QUEUES = 100
 CLOCK_STEP_MS = SECOND_MS
 
@@ -247,15 +238,6 @@ async def test_all_queues_are_counted_in_rounds_while_pages_are_open(
     assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "only the store's timer"
     await world.browse()
     assert await world.pass_time(1_000) != []
-
-
-async def test_a_queue_that_is_slow_to_count_is_counted_for_a_fiftieth_of_the_time(world: World) -> None:
-    await world.browse(count=1)
-    await world.finish_round()
-    world.statistics._records["a/q001"].cost_s = 1.0
-    assert "a/q001" not in await world.pass_time(49_000)
-    await world.browse(names=("q001",))
-    assert (await world.pass_time(1_000)).count("a/q001") == 1
 
 
 async def test_a_deleted_queue_is_counted_once_more(world: World) -> None:
