@@ -147,3 +147,12 @@ class Threads:
             if settle is not None:
                 settle()
             del call, future, function, settle
+
+
+def refuse_loop(instead: str) -> None:
+    """Raise ``RuntimeError`` if an event loop runs in this thread, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"an event loop is running in this thread; use {instead}")

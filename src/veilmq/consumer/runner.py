@@ -168,7 +168,7 @@ class Runner(Watcher):
         self._intake.fill()
 
     async def stop(self, *, grace_s: float, skip_grace: asyncio.Event) -> None:
-        """Stop in the order that ``running`` describes; ``skip_grace`` ends the grace period."""
+        """Stop in the order that ``app`` describes; ``skip_grace`` ends the grace period."""
         self._stopping = self._settler.stopping = True
         polled_s = asyncio.get_running_loop().time() + self.handler.options.wait_s
         self._spawn(self._release(self._schedule.drain()))

@@ -14,10 +14,9 @@ from typing import Any, Self
 
 from veilmq.client.messages import Hidden, NewMessage, QueueStatus, ReceivedMessage, SentMessage
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer.clock import wall_s
+from veilmq.consumer.clock import refuse_loop, wall_s
 from veilmq.consumer.context import Context, Ending, EndingKind
 from veilmq.consumer.handlers import attributes_of, body_of
-from veilmq.consumer.running import Running, refuse_loop
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Attribute
@@ -95,7 +94,7 @@ class TestClient:
 
     __test__ = False  # not a test class of pytest
 
-    def __init__(self, make: Callable[..., Running], queue_of: Callable[[str | Callable[..., object]], str]) -> None:
+    def __init__(self, make: Callable[..., Any], queue_of: Callable[[str | Callable[..., object]], str]) -> None:
         self._make = make
         self._queue_of = queue_of
         self._queues = QueuesInMemory()

@@ -23,13 +23,13 @@ from tests.consumer.simulation import message
 from tests.consumer.workbench import WAIT, Job, Workbench, event, until
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Drop, Fixed, Item, LeaseLost, RetryLater
+from veilmq.consumer.app import ABANDONED
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Ending, EndingKind
 from veilmq.consumer.handlers import CallNext, make_handler
 from veilmq.consumer.intake import Prefetch
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.pools import CALL, STOP, Child, Pool, Worker
-from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
 
 BRISK = Fixed(10, every=0.02)
