@@ -13,7 +13,7 @@ from typing import Any
 from veilmq.client.messages import ClientError, ReceivedMessage
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.context import Context, Item, Undecodable
-from veilmq.consumer.handlers import OUTSTANDING_BYTES_MAX, Batching, Handler, Options
+from veilmq.consumer.handlers import Batching, Handler, Options
 from veilmq.consumer.leases import Lease, Subscription
 from veilmq.consumer.renewal_policies import checked_timeout_s, plain_code
 from veilmq.core.limits import SQS_RECEIVE_COUNT
@@ -205,38 +205,16 @@ class Prefetch:
         return int(min(self._most, per_s * 2 * self._receive_s + 1, per_s * lease_s / 2))
 
 
-class Outstanding:
-    """Limits the bytes of the bodies of held messages.
+def affordable(most: int, *, bytes_left: int, received: int, received_bytes: int) -> int:
+    """Return how many messages of the mean size of all ``received`` ones fit into ``bytes_left``, up to ``most``.
 
-    The size of the next messages is estimated by the mean of all so far. Below the limit there is always capacity for
-    one message of any size.
+    It is 0 only if no byte is left: otherwise there is capacity for one message of any size.
     """
-
-    def __init__(self, bytes_max: int = OUTSTANDING_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._messages = 0
-        self._received_bytes = 0
-        self.held_bytes = 0
-
-    def add(self, message: ReceivedMessage) -> None:
-        """Count a received ``message``."""
-        size = body_bytes(message)
-        self._messages += 1
-        self._received_bytes += size
-        self.held_bytes += size
-
-    def remove(self, message: ReceivedMessage) -> None:
-        """Stop counting ``message``, which is settled."""
-        self.held_bytes -= body_bytes(message)
-
-    def capacity(self, most: int) -> int:
-        """Return how many messages may be received, up to ``most``; 0 only if the limit is reached."""
-        left = self._bytes_max - self.held_bytes
-        if left <= 0:
-            return 0
-        if left * self._messages >= most * self._received_bytes:
-            return most
-        return max(1, left * self._messages // self._received_bytes)
+    if bytes_left <= 0:
+        return 0
+    if bytes_left * received >= most * received_bytes:
+        return most
+    return max(1, bytes_left * received // received_bytes)
 
 
 def body_bytes(message: ReceivedMessage) -> int:

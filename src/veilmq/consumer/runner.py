@@ -16,7 +16,7 @@ from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Context, Ending, EndingKind, ending_of
 from veilmq.consumer.handlers import Handler, Hooks, Middleware, Options, State
-from veilmq.consumer.intake import Intake, Outstanding, Schedule
+from veilmq.consumer.intake import Intake, Schedule, affordable, body_bytes
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Subscription, Watcher
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.pools import POOLS
@@ -134,7 +134,7 @@ class Runner(Watcher):
         if (idempotency := options.idempotency) is not None:
             self._keeper = Keeper(idempotency, queue=options.queue, retry=options.retry, counts=self.counts)
         self._held: dict[Lease, Context] = {}
-        self._outstanding = Outstanding(options.max_outstanding_bytes)
+        self._held_bytes = self._received_bytes = 0  # of bodies
         self._calls = 0  # of the handler
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = self._cancelling = False
@@ -295,7 +295,12 @@ class Runner(Watcher):
         free = slots + self._intake.prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
         if ready and self._calls == options.concurrency and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # there is work, so wait until one request can receive a full batch
-        return self._outstanding.capacity(min(free, slots * BLOCKED_MAX - blocked, HELD_MAX - len(self._held)))
+        return affordable(
+            min(free, slots * BLOCKED_MAX - blocked, HELD_MAX - len(self._held)),
+            bytes_left=options.max_outstanding_bytes - self._held_bytes,
+            received=self.counts.events["received"],
+            received_bytes=self._received_bytes,
+        )
 
     def _received(self, leases: Sequence[Lease]) -> None:
         deliveries = [Context(lease.message, lease) for lease in leases]
@@ -304,7 +309,8 @@ class Runner(Watcher):
             message = delivery.message
             self.lease_s = delivery.lease.timeout_s
             self._held[delivery.lease] = delivery
-            self._outstanding.add(message)
+            self._held_bytes += (size := body_bytes(message))
+            self._received_bytes += size
             events["received"] += 1
             if message.receive_count > 1:
                 events["redelivered"] += 1
@@ -431,7 +437,7 @@ class Runner(Watcher):
 
     def _forget(self, delivery: Context) -> None:
         if self._held.pop(delivery.lease, None) is not None:
-            self._outstanding.remove(delivery.message)
+            self._held_bytes -= body_bytes(delivery.message)
         self._progressed.set()
         if not self._intake.polls:
             self._intake.fill()  # the settle may have freed capacity

@@ -13,7 +13,7 @@ from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.context import Context
 from veilmq.consumer.handlers import Batching, Handler, Options, make_handler
-from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Schedule, is_final
+from veilmq.consumer.intake import Intake, Prefetch, Schedule, affordable, is_final
 from veilmq.consumer.leases import LeaseTable, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, NServiceBusPolicy, RenewalPolicy
 from veilmq.core.settings import SettingValue
@@ -276,29 +276,17 @@ def test_prefetch_is_limited_by_the_option_and_by_half_a_lease() -> None:
     assert prefetch.target(2, lease_s=1) == 2
 
 
-BODY = message(body="x" * 10)
-
-
-def test_the_capacity_is_estimated_by_the_mean_size() -> None:
+@pytest.mark.parametrize(
+    ("bytes_left", "most", "expected"),
+    [(35, 10, 3), (35, 3, 3), (35, 0, 0), (35, -2, -2), (5, 10, 1), (0, 10, 0), (-5, 10, 0)],
+)
+def test_the_capacity_is_estimated_by_the_mean_size(bytes_left: int, most: int, expected: int) -> None:
     """It is at least one below the limit, and zero above it."""
-    outstanding = Outstanding(45)
-    outstanding.add(BODY)
-    assert [outstanding.capacity(most) for most in (10, 3, 0, -2)] == [3, 3, 0, -2]
-    for _ in range(3):
-        outstanding.add(BODY)
-    assert outstanding.capacity(10) == 1
-    outstanding.add(BODY)
-    assert (outstanding.held_bytes, outstanding.capacity(10)) == (50, 0)
-    outstanding.remove(BODY)
-    assert outstanding.capacity(10) == 1
+    assert affordable(most, bytes_left=bytes_left, received=4, received_bytes=40) == expected
 
 
-def test_a_message_larger_than_the_limit_is_handled_alone() -> None:
-    outstanding = Outstanding(5)
-    outstanding.add(BODY)
-    assert outstanding.capacity(10) == 0
-    outstanding.remove(BODY)
-    assert outstanding.capacity(10) == 1
+def test_the_first_receive_is_as_large_as_possible() -> None:
+    assert affordable(10, bytes_left=5, received=0, received_bytes=0) == 10
 
 
 async def test_a_consumer_holds_messages_up_to_its_limit_of_bytes() -> None:
