@@ -15,7 +15,7 @@ from tests.tidy.tree import SRC, TESTS, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 213, "lines": 53_486, "lines of SQL": 3_526}
+TOTALS = {"files": 213, "lines": 53_471, "lines of SQL": 3_526}
 """The maximum sizes of the distributions; a change that reduces one states the new figure here."""
 WORDS = frozenset(["told", "tell", "tells", "asked", "ask", "asks", "nobody", "whoever", "who"])
 """Words that personify programs. A program sends, requests, returns or reports; its client is a client."""

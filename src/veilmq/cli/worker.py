@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -179,10 +180,11 @@ def forward(
         client.show(intake)
         for created in forwarding.ready_queues(client, router.targets, create=create):
             print(f"{created}: created", file=sys.stderr)
-        relay: forwarding.Relay = forwarding.SendRelay(client, intake, fifo=fifo)
+        relay: forwarding.Relay = partial(forwarding.relay_by_sending, client, intake, fifo=fifo)
         method = "by sending and deleting"
         if not plain and forwarding.can_forward(forwards):
-            relay, method = forwarding.ForwardRelay(forwards, fifo=fifo), "each message in one transaction"
+            relay = partial(forwarding.relay_in_transactions, forwards, fifo=fifo)
+            method = "each message in one transaction"
         stop = stack.enter_context(stop_on_signals())
         print(f"{intake}: forwarding to {', '.join(router.targets)}, {method}", file=sys.stderr, flush=True)
         options: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "wait_s": wait, "until_empty": until_empty}
@@ -190,8 +192,7 @@ def forward(
         stack.enter_context(exported(forwarding.forwarder_metrics(intake, forwarder.totals)))
         _serve_metrics(metrics_port, stack)
         totals = forwarder.run(report=_progress(intake, every), every_s=every)
-    document = {"intake": intake, "messages": totals.messages, "forwarded": totals.forwarded, "stayed": totals.stayed}
-    return Result(document, _summary(intake, totals))
+    return _result(intake, totals)
 
 
 def _progress(intake: str, every_s: int) -> Callable[[forwarding.Totals], None]:
@@ -201,18 +202,23 @@ def _progress(intake: str, every_s: int) -> Callable[[forwarding.Totals], None]:
     def print_progress(totals: forwarding.Totals) -> None:
         nonlocal before
         if totals != before:
-            rate = (totals.messages - before.messages) / every_s
-            stayed = f", {totals.stayed.total()} stayed" if totals.stayed else ""
-            print(f"{intake}: {totals.messages} messages forwarded ({rate:.0f}/s){stayed}", file=sys.stderr, flush=True)
+            messages = totals.forwarded.total()
+            rate = (messages - before.forwarded.total()) / every_s
+            stayed = f", {totals.failed.total()} stayed" if totals.failed else ""
+            print(f"{intake}: {messages} messages forwarded ({rate:.0f}/s){stayed}", file=sys.stderr, flush=True)
             before = totals
 
     return print_progress
 
 
-def _summary(intake: str, totals: forwarding.Totals) -> str:
-    each = ", ".join(f"{queue} {count}" for queue, count in sorted(totals.forwarded.items()))
-    lines = [f"{intake}: {totals.messages} messages forwarded{f' ({each})' if each else ''}"]
-    if totals.stayed:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(totals.stayed.items()))
-        lines.append(f"{intake}: {totals.stayed.total()} attempts failed, and the messages stayed ({reasons})")
-    return "\n".join(lines)
+def _result(intake: str, totals: forwarding.Totals) -> Result:
+    forwarded, stayed = Counter[str](), {reason: count for (reason,), count in totals.failed.items()}
+    for (queue, _), count in totals.forwarded.items():
+        forwarded[queue] += count
+    each = ", ".join(f"{queue} {count}" for queue, count in sorted(forwarded.items()))
+    lines = [f"{intake}: {forwarded.total()} messages forwarded{f' ({each})' if each else ''}"]
+    if stayed:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(stayed.items()))
+        lines.append(f"{intake}: {totals.failed.total()} attempts failed, and the messages stayed ({reasons})")
+    document = {"intake": intake, "messages": forwarded.total(), "forwarded": forwarded, "stayed": stayed}
+    return Result(document, "\n".join(lines))

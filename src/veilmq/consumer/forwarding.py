@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 from veilmq.client.api import Forwards
@@ -60,110 +62,102 @@ RelayOutcome = ClientError | Unreachable | None
 GROUP_HELD = ClientError("GroupHeld", "An earlier message of the group was not forwarded: that one goes first.", 409)
 """The outcome of a message that was not tried, to keep the order of its group."""
 
+Relay = Callable[[Sequence[RelayedMessage]], list[RelayOutcome]]
+"""Tries to move up to ten messages of one receive, and returns their outcomes; for several threads.
 
-class Relay:
-    """Moves messages from one intake to their targets. Thread-safe."""
-
-    def __init__(self, *, fifo: bool) -> None:
-        """``fifo``: the intake and all targets are FIFO queues."""
-        self._fifo = fifo
-
-    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
-        """Try up to ten messages of one receive, and return their outcomes.
-
-        On a FIFO queue the first message of each group is tried, then the second of each, and so on. After a failure,
-        the rest of the group is not tried. Raises ``Unreachable`` if no outcome is known.
-        """
-        rounds: list[list[RelayedMessage]] = [] if self._fifo else [list(messages)]
-        count: Counter[str | None] = Counter()
-        for each in messages if self._fifo else ():
-            rounds += [[]] if count[each.message.group] == len(rounds) else []
-            rounds[count[each.message.group]].append(each)
-            count[each.message.group] += 1
-        outcomes: dict[str, RelayOutcome] = dict.fromkeys((each.message.receipt for each in messages), GROUP_HELD)
-        held: set[str | None] = set()
-        for members in rounds:
-            free = [each for each in members if each.message.group not in held]
-            for each, outcome in self._move(free):
-                outcomes[each.message.receipt] = outcome
-                if self._fifo and outcome is not None:
-                    held.add(each.message.group)
-        return [outcomes[each.message.receipt] for each in messages]
-
-    def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
-        """Try messages of different groups, and yield their outcomes."""
-        raise NotImplementedError
+Raises ``Unreachable`` if no outcome is known. ``fifo``: the intake and all targets are FIFO queues.
+"""
+Moved = Iterator[tuple[RelayedMessage, RelayOutcome]]
 
 
-class ForwardRelay(Relay):
-    """Moves each message in one transaction of veilmq's server, so that it is always in exactly one queue."""
+def relay_in_transactions(forwards: Forwards, messages: Sequence[RelayedMessage], *, fifo: bool) -> list[RelayOutcome]:
+    """Move each message in one transaction of veilmq's server, so that it is always in exactly one queue.
 
-    def __init__(self, forwards: Forwards, *, fifo: bool) -> None:
-        super().__init__(fifo=fifo)
-        self._forwards = forwards
+    All are in one request. If it is refused (a target is missing or forbidden), they are forwarded one by one.
+    """
+    try:
+        results = forwards.forward([(each.message.receipt, each.target) for each in messages])
+    except ClientError as error:
+        if is_transient(error) or len(messages) == 1:
+            return [error] * len(messages)
 
-    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
-        """Forward all in one request. If it is refused (a target is missing or forbidden), forward one by one."""
-        try:
-            results = self._forwards.forward([(each.message.receipt, each.target) for each in messages])
-        except ClientError as error:
-            if is_transient(error) or len(messages) == 1:
-                return [error] * len(messages)
-            return super().relay(messages)
-        return [result if isinstance(result, ClientError) else None for result in results]
+        def one_by_one(free: Sequence[RelayedMessage]) -> Moved:
+            for each in free:
+                yield each, relay_in_transactions(forwards, [each], fifo=fifo)[0]
 
-    def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
-        for each in messages:
-            yield each, self.relay([each])[0]
+        return _in_order(messages, one_by_one, fifo=fifo)
+    return [result if isinstance(result, ClientError) else None for result in results]
 
 
-class SendRelay(Relay):
-    """Sends to the target, then deletes from the intake; works with any SQS server.
+def relay_by_sending(
+    client: QueueClient, intake: str, messages: Sequence[RelayedMessage], *, fifo: bool
+) -> list[RelayOutcome]:
+    """Send to the target, then delete from the intake; works with any SQS server.
 
     A crash in between repeats the send. A FIFO target discards the repetition for five minutes, because the message's
     id is the deduplication id; a standard target stores it twice.
     """
 
-    def __init__(self, client: QueueClient, intake: str, *, fifo: bool) -> None:
-        super().__init__(fifo=fifo)
-        self._client = client
-        self._intake = intake
-
-    def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
+    def send(free: Sequence[RelayedMessage]) -> Moved:
         by_target: dict[str, list[RelayedMessage]] = {}
-        for each in messages:
+        for each in free:
             by_target.setdefault(each.target, []).append(each)
         for target, group in by_target.items():
             for batch in _batches(group):
-                yield from zip(batch, self._send(target, batch), strict=True)
+                yield from zip(batch, _send(client, intake, target, batch, fifo=fifo), strict=True)
 
-    def _send(self, target: str, batch: Sequence[RelayedMessage]) -> Sequence[RelayOutcome]:
-        new = [
-            NewMessage(
-                body=message.body,
-                attributes=message.attributes,
-                group=message.group,
-                dedup_id=message.id if self._fifo else None,
-            )
-            for message, _, _ in batch
-        ]
-        try:
-            sent = self._client.send_batch(target, new)
-        except (ClientError, Unreachable) as error:
-            return [error] * len(batch)
-        arrived = [
-            each.message.receipt
-            for each, result in zip(batch, sent, strict=True)
-            if not isinstance(result, ClientError)
-        ]
-        deleted: Sequence[RelayOutcome] = []
-        try:
-            if arrived:
-                deleted = self._client.delete_batch(self._intake, arrived)
-        except (ClientError, Unreachable) as error:
-            deleted = [error] * len(arrived)
-        outcomes = iter(deleted)
-        return [result if isinstance(result, ClientError) else next(outcomes) for result in sent]
+    return _in_order(messages, send, fifo=fifo)
+
+
+def _in_order(
+    messages: Sequence[RelayedMessage], move: Callable[[Sequence[RelayedMessage]], Moved], *, fifo: bool
+) -> list[RelayOutcome]:
+    """Let ``move`` try the messages, and return their outcomes.
+
+    On a FIFO queue the first message of each group is tried, then the second of each, and so on. After a failure,
+    the rest of the group is not tried.
+    """
+    groups: dict[str | None, list[RelayedMessage]] = {}
+    for each in messages:
+        groups.setdefault(each.message.group if fifo else each.message.receipt, []).append(each)
+    outcomes: dict[str, RelayOutcome] = dict.fromkeys((each.message.receipt for each in messages), GROUP_HELD)
+    held: set[str | None] = set()
+    for members in zip_longest(*groups.values()):  # once, if the queue is not FIFO
+        free = [each for each in members if each is not None and each.message.group not in held]
+        for each, outcome in move(free):
+            outcomes[each.message.receipt] = outcome
+            if outcome is not None:
+                held.add(each.message.group)
+    return [outcomes[each.message.receipt] for each in messages]
+
+
+def _send(
+    client: QueueClient, intake: str, target: str, batch: Sequence[RelayedMessage], *, fifo: bool
+) -> Sequence[RelayOutcome]:
+    new = [
+        NewMessage(
+            body=message.body,
+            attributes=message.attributes,
+            group=message.group,
+            dedup_id=message.id if fifo else None,
+        )
+        for message, _, _ in batch
+    ]
+    try:
+        sent = client.send_batch(target, new)
+    except (ClientError, Unreachable) as error:
+        return [error] * len(batch)
+    arrived = [
+        each.message.receipt for each, result in zip(batch, sent, strict=True) if not isinstance(result, ClientError)
+    ]
+    deleted: Sequence[RelayOutcome] = []
+    try:
+        if arrived:
+            deleted = client.delete_batch(intake, arrived)
+    except (ClientError, Unreachable) as error:
+        deleted = [error] * len(arrived)
+    outcomes = iter(deleted)
+    return [result if isinstance(result, ClientError) else next(outcomes) for result in sent]
 
 
 def _batches(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage]]:
@@ -182,46 +176,38 @@ def _batches(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Counters of a forwarder.
+    """Counters of a forwarder, by the names of its metrics (``METRICS``), with the labels as keys.
 
-    Messages ``forwarded`` by queue; ``routed`` by queue and rule (``None``: no match); attempts after which a message
-    ``stayed`` in the intake, by reason; all ``received`` messages, and those received ``again``. A message that stayed
-    may be counted several times. ``gone`` messages had already left the intake: an earlier request moved them, but its
-    reply was lost.
+    A message that stayed in the intake may be counted as ``failed`` several times. ``gone`` messages had already left
+    the intake: an earlier request moved them, but its reply was lost.
     """
 
-    forwarded: Counter[str] = field(default_factory=Counter)
-    stayed: Counter[str] = field(default_factory=Counter)
-    routed: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-    gone: int = 0
     received: int = 0
-    again: int = 0
-
-    @property
-    def messages(self) -> int:
-        """The number of forwarded messages."""
-        return self.forwarded.total()
+    retried: int = 0
+    unmatched: int = 0
+    gone: int = 0
+    forwarded: Counter[Labels] = field(default_factory=Counter)
+    failed: Counter[Labels] = field(default_factory=Counter)
 
     def add(self, messages: Sequence[RelayedMessage], outcomes: Sequence[RelayOutcome]) -> None:
         """Count messages and their outcomes."""
         self.received += len(messages)
-        self.again += sum(each.message.receive_count > 1 for each in messages)
+        self.retried += sum(each.message.receive_count > 1 for each in messages)
         for each, outcome in zip(messages, outcomes, strict=True):
             if outcome is None:
-                self.forwarded[each.target] += 1
-                self.routed[each.target, each.rule] += 1
-            elif _is_gone(outcome):
+                self.forwarded[each.target, each.rule or NO_RULE] += 1
+                self.unmatched += each.rule is None
+            elif (reason := _reason_of(outcome)) is None:
                 self.gone += 1
             else:
-                self.stayed[_reason_of(outcome)] += 1
+                self.failed[reason,] += 1
 
 
-def _is_gone(outcome: ClientError | Unreachable) -> bool:
-    return isinstance(outcome, ClientError) and outcome.fields.get("state") == "gone"
-
-
-def _reason_of(outcome: ClientError | Unreachable) -> str:
-    return outcome.code if isinstance(outcome, ClientError) else NO_REPLY
+def _reason_of(outcome: ClientError | Unreachable) -> str | None:
+    """Return why a message has stayed in the intake; ``None`` for one that is gone."""
+    if isinstance(outcome, Unreachable):
+        return NO_REPLY
+    return None if outcome.fields.get("state") == "gone" else outcome.code
 
 
 @dataclass(eq=False)
@@ -246,7 +232,7 @@ class Forwarder:
     def __post_init__(self) -> None:
         self._totals = Totals()
         self._lock = threading.Lock()
-        self._warned: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str | None]] = set()
 
     def totals(self) -> Totals:
         """Return a copy of the counters."""
@@ -299,7 +285,7 @@ class Forwarder:
         messages = [RelayedMessage(message, *self.router.route(message)) for message in received]
         outcomes: Sequence[RelayOutcome]
         try:
-            outcomes = self.relay.relay(messages)
+            outcomes = self.relay(messages)
         except Unreachable as error:
             outcomes = [error] * len(messages)
         with self._lock:
@@ -307,46 +293,39 @@ class Forwarder:
         failures = [(each, why) for each, why in zip(messages, outcomes, strict=True) if why is not None]
         for each, why in failures:
             kind = each.target, _reason_of(why)
-            if not (_is_gone(why) or kind[1] == GROUP_HELD.code or kind in self._warned):
+            if kind[1] not in (None, GROUP_HELD.code) and kind not in self._warned:
                 self._warned.add(kind)  # log once for each queue and reason
                 log.warning("the message %s was not forwarded to %s: %s", each.message.id, each.target, why)
         return not any(is_transient(why) for _, why in failures)
 
 
+METRICS: dict[str, tuple[str, Labels]] = {
+    "received": ("Messages received from the intake.", ()),
+    "retried": ("Of them, those that had been received before.", ()),
+    "unmatched": ("Messages forwarded to the default queue, because no rule matched.", ()),
+    "gone": ("Messages that were no longer in the intake queue.", ()),
+    "forwarded": ("Messages forwarded.", ("queue", "rule")),
+    "failed": ("Attempts after which a message stayed in the intake queue.", ("reason",)),
+}
+"""Name of a metric → its description and labels."""
+
+
 def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]:
     """Return the metrics of the forwarder of ``intake``."""
 
-    def metric(name: str, text: str, labels: Labels, read: Callable[[Totals], Mapping[Labels, int]]) -> Metric:
-        return Metric(
+    def read(name: str) -> list[tuple[Labels, int]]:
+        counts = getattr(totals(), name)
+        return [((intake, *own), count) for own, count in (counts.items() if METRICS[name][1] else [((), counts)])]
+
+    return [
+        Metric(
             name=f"veilmq_forward_{name}",
             kind="counter",
             text=text,
             labels=("intake", *labels),
-            read=lambda: [((intake, *own), count) for own, count in read(totals()).items()],
+            read=partial(read, name),
         )
-
-    return [
-        metric("received", "Messages received from the intake.", (), lambda now: {(): now.received}),
-        metric("retried", "Of them, those that had been received before.", (), lambda now: {(): now.again}),
-        metric(
-            "unmatched",
-            "Messages forwarded to the default queue, because no rule matched.",
-            (),
-            lambda now: {(): sum(count for (_, rule), count in now.routed.items() if rule is None)},
-        ),
-        metric("gone", "Messages that were no longer in the intake queue.", (), lambda now: {(): now.gone}),
-        metric(
-            "forwarded",
-            "Messages forwarded.",
-            ("queue", "rule"),
-            lambda now: {(queue, rule or NO_RULE): count for (queue, rule), count in now.routed.items()},
-        ),
-        metric(
-            "failed",
-            "Attempts after which a message stayed in the intake queue.",
-            ("reason",),
-            lambda now: {(reason,): count for reason, count in now.stayed.items()},
-        ),
+        for name, (text, labels) in METRICS.items()
     ]
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,15 +18,16 @@ from veilmq.consumer.forwarding import (
     BATCH_BYTES_MAX,
     GROUP_HELD,
     NO_REPLY,
+    NO_RULE,
     Forwarder,
-    ForwardRelay,
     Relay,
     RelayedMessage,
     RelayOutcome,
-    SendRelay,
     Totals,
     can_forward,
     forwarder_metrics,
+    relay_by_sending,
+    relay_in_transactions,
 )
 from veilmq.consumer.forwarding_rules import read_rules
 from veilmq.consumer.metrics import Exported
@@ -52,15 +54,14 @@ class Scripted(HttpQueueClient):
         return found
 
 
-class ScriptedRelay(Relay):
+class ScriptedRelay:
     """A relay with scripted outcomes, then success."""
 
     def __init__(self, *outcomes: RelayOutcome | Exception) -> None:
-        super().__init__(fifo=False)
         self._outcomes = iter(outcomes)
         self.relayed: list[str] = []
 
-    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
+    def __call__(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
         self.relayed += [f"{each.message.body} to {each.target}" for each in messages]
         found = [next(self._outcomes, None) for _ in messages]
         if isinstance(found[0], Unreachable):
@@ -82,7 +83,7 @@ def run(client: Scripted, relay: ScriptedRelay, **options: Any) -> Totals:
 def test_transient_errors_of_receives_are_retried(error: Exception) -> None:
     client = Scripted(error, [received("a")])
     relay = ScriptedRelay()
-    assert run(client, relay, timeout_s=7).forwarded == {"rest": 1}
+    assert run(client, relay, timeout_s=7).forwarded == {("rest", NO_RULE): 1}
     assert relay.relayed == ["a to rest"]
     assert [options["timeout_s"] for options in client.receives] == [7] * 3
     assert {options["count"] for options in client.receives} == {10}
@@ -121,8 +122,8 @@ def test_outcomes_are_counted_and_failures_logged_once_by_queue_and_reason(caplo
     outcomes = [None, GONE, long, long, GROUP_HELD, Unreachable("here", "cut off")]
     messages = [received(name, name=name) for name in "abcdef"]
     totals = run(Scripted(messages), ScriptedRelay(*outcomes))
-    assert (totals.messages, totals.gone) == (1, 1)
-    assert totals.stayed == {"MessageTooLong": 2, "GroupHeld": 1, NO_REPLY: 1}
+    assert (totals.forwarded.total(), totals.gone) == (1, 1)
+    assert totals.failed == {("MessageTooLong",): 2, ("GroupHeld",): 1, (NO_REPLY,): 1}
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "the message id-c was not forwarded to rest",
         "the message id-f was not forwarded to rest",
@@ -132,7 +133,7 @@ def test_outcomes_are_counted_and_failures_logged_once_by_queue_and_reason(caplo
 def test_the_messages_of_a_batch_without_a_reply_count_as_stayed(caplog: pytest.LogCaptureFixture) -> None:
     client = Scripted([received("a"), received("b")], [received("a")])
     totals = run(client, ScriptedRelay(Unreachable("here", "cut off"), None, None))
-    assert (totals.forwarded, totals.stayed) == ({"rest": 1}, {NO_REPLY: 2})
+    assert (totals.forwarded.total(), totals.failed) == (1, {(NO_REPLY,): 2})
     assert "cut off" in caplog.text
 
 
@@ -140,7 +141,7 @@ def test_totals_are_reported_periodically() -> None:
     stop, reported = threading.Event(), []
 
     def report(totals: Totals) -> None:
-        reported.append(totals.messages)
+        reported.append(totals.forwarded.total())
         stop.set()
 
     class Endless(Scripted):
@@ -150,7 +151,7 @@ def test_totals_are_reported_periodically() -> None:
     forwarder = Forwarder(Endless(), TO_REST, ScriptedRelay(), intake="jobs", workers=2, stop=stop)
     totals = forwarder.run(report=report, every_s=0.05)
     assert len(reported) == 1
-    assert totals.messages >= reported[0]
+    assert totals.forwarded.total() >= reported[0]
 
 
 QUEUES = ("jobs", "fast", "slow", "jobs.fifo", "fast.fifo", "slow.fifo")
@@ -181,9 +182,9 @@ def test_many_workers_forward_each_message_once_and_groups_in_order(suffix: str)
         fifo = bool(suffix)
         for number in range(300):
             client.send(f"jobs{suffix}", str(number), group=str(number % 5), dedup_id=str(number) if fifo else None)
-        router, relay = read_rules(f'default = "fast{suffix}"'), ForwardRelay(forwards, fifo=fifo)
+        router, relay = read_rules(f'default = "fast{suffix}"'), partial(relay_in_transactions, forwards, fifo=fifo)
         forwarder = Forwarder(client, router, relay, intake=f"jobs{suffix}", workers=4, until_empty=True)
-        assert forwarder.run().forwarded == {f"fast{suffix}": 300}
+        assert forwarder.run().forwarded == {(f"fast{suffix}", NO_RULE): 300}
         check = _in_order if fifo else sorted
         found = bodies_of(client, f"fast{suffix}")
         assert check(found) == check([str(number) for number in range(300)])
@@ -236,8 +237,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 def relay_of(kind: str, client: FaultyClient, server: RunningServer, intake: str) -> Relay:
     fifo = intake.endswith(".fifo")
     if kind == "forward":
-        return ForwardRelay(Forwards(server.endpoint, intake), fifo=fifo)
-    return SendRelay(client, intake, fifo=fifo)
+        return partial(relay_in_transactions, Forwards(server.endpoint, intake), fifo=fifo)
+    return partial(relay_by_sending, client, intake, fifo=fifo)
 
 
 def fill(client: HttpQueueClient, intake: str, *bodies: str, **more: Any) -> list[ReceivedMessage]:
@@ -276,7 +277,7 @@ def test_messages_are_moved_with_attributes_and_group(
     }
     got = fill(client, f"jobs{suffix}", "a1", "b1", "a2", "b2", attributes=attributes)
     messages = [RelayedMessage(each, f"fast{suffix}" if each.body[0] == "a" else f"slow{suffix}") for each in got]
-    assert relay_of(kind, client, server, f"jobs{suffix}").relay(messages) == [None] * 4
+    assert relay_of(kind, client, server, f"jobs{suffix}")(messages) == [None] * 4
     fast = client.receive(f"fast{suffix}", count=10)
     assert sorted(each.body for each in fast) == ["a1", "a2"]
     assert all((each.attributes, each.group) == (attributes, "a") for each in fast)
@@ -298,7 +299,7 @@ def test_only_messages_to_a_missing_queue_and_their_groups_stay(
         RelayedMessage(by_body["b1"], f"fast{suffix}"),
         RelayedMessage(by_body["a2"], f"fast{suffix}"),
     ]
-    missing, *others = codes(relay_of(kind, client, server, f"jobs{suffix}").relay(messages))
+    missing, *others = codes(relay_of(kind, client, server, f"jobs{suffix}")(messages))
     assert missing in ("QueueNotFound", "QueueDoesNotExist")
     assert others == ([None, GROUP_HELD.code] if suffix else [None, None])
     assert bodies_of(client, f"fast{suffix}") == (["b1"] if suffix else ["b1", "a2"])
@@ -317,7 +318,7 @@ def test_messages_of_a_refused_request_are_forwarded_one_by_one(server: RunningS
     got = {each.body: each for each in fill(client, "jobs.fifo", "a1", "b1", "a2")}
     with Strict(server.endpoint, "jobs.fifo") as forwards:
         messages = [*to("none.fifo", [got["a1"]]), *to("fast.fifo", [got["b1"], got["a2"]])]
-        outcomes = ForwardRelay(forwards, fifo=True).relay(messages)
+        outcomes = relay_in_transactions(forwards, messages, fifo=True)
     assert codes(outcomes) == ["QueueNotFound", None, GROUP_HELD.code]
     assert bodies_of(client, "fast.fifo") == ["b1"]
 
@@ -326,7 +327,7 @@ def test_the_rest_of_a_group_is_not_sent_after_a_refused_message(server: Running
     """Each send has at most one message of a group."""
     got = fill(client, "jobs.fifo", "a1", "a2", "b1", "a3", "b2")
     client.refused = {"a2"}
-    outcomes = SendRelay(client, "jobs.fifo", fifo=True).relay(to("fast.fifo", got))
+    outcomes = relay_by_sending(client, "jobs.fifo", to("fast.fifo", got), fifo=True)
     found = dict(zip([each.body for each in got], codes(outcomes), strict=True))
     assert found == {"a1": None, "a2": "InternalError", "a3": GROUP_HELD.code, "b1": None, "b2": None}
     assert client.sends == [["a1", "b1"], ["a2", "b2"]]
@@ -339,12 +340,13 @@ def test_a_repeated_send_is_stored_once_in_a_fifo_queue_and_twice_in_a_standard_
     """The message's id is the deduplication id, for five minutes."""
     for suffix in ("", ".fifo"):
         got = fill(client, f"jobs{suffix}", "a1")
+        relay = relay_of("send", client, server, f"jobs{suffix}")
         setattr(client, lost, 1)
-        (outcome,) = SendRelay(client, f"jobs{suffix}", fifo=bool(suffix)).relay(to(f"fast{suffix}", got))
+        (outcome,) = relay(to(f"fast{suffix}", got))
         assert isinstance(outcome, Unreachable)
         server.advance(60_000)
         again = client.receive(f"jobs{suffix}")
-        assert SendRelay(client, f"jobs{suffix}", fifo=bool(suffix)).relay(to(f"fast{suffix}", again)) == [None]
+        assert relay(to(f"fast{suffix}", again)) == [None]
         assert bodies_of(client, f"fast{suffix}") == (["a1"] if suffix else ["a1", "a1"])
         assert client.show(f"jobs{suffix}").in_flight == 0
 
@@ -353,8 +355,8 @@ def test_a_forward_after_a_send_without_a_delete_is_stored_once(server: RunningS
     """An operator may change from one relay to the other."""
     got = fill(client, "jobs.fifo", "a1")
     client.lost_deletes = 1
-    SendRelay(client, "jobs.fifo", fifo=True).relay(to("fast.fifo", got))
-    assert relay_of("forward", client, server, "jobs.fifo").relay(to("fast.fifo", got)) == [None]
+    relay_by_sending(client, "jobs.fifo", to("fast.fifo", got), fifo=True)
+    assert relay_of("forward", client, server, "jobs.fifo")(to("fast.fifo", got)) == [None]
     assert bodies_of(client, "fast.fifo") == ["a1"]
     assert client.show("jobs.fifo").in_flight == 0
 
@@ -362,7 +364,7 @@ def test_a_forward_after_a_send_without_a_delete_is_stored_once(server: RunningS
 def test_sends_are_no_larger_than_each_server_accepts(server: RunningServer, client: FaultyClient) -> None:
     large = "x" * (BATCH_BYTES_MAX - 10)
     got = fill(client, "jobs", "y", large, "z" * 20)
-    assert SendRelay(client, "jobs", fifo=False).relay(to("fast", got)) == [None] * 3
+    assert relay_by_sending(client, "jobs", to("fast", got), fifo=False) == [None] * 3
     assert all(sum(map(len, batch)) <= BATCH_BYTES_MAX for batch in client.sends)
     assert len(client.sends) == 2
     assert sorted(map(len, bodies_of(client, "fast"))) == [1, 20, len(large)]
