@@ -157,7 +157,7 @@ class PartitionWriter:
         self._rows = 0
         self._parts = 0
         self._messages = 0
-        self._bad: list[Any] = []  # rows that cannot be sent, as tables of one row
+        self._bad: list[Any] = []  # tables of rows that cannot be sent
 
     def __enter__(self) -> Self:
         return self
@@ -170,12 +170,14 @@ class PartitionWriter:
     @with_remedies()
     def add(self, batch: Any) -> None:
         """Stage the rows of ``batch``; raises ``SinkFailed``, ``SourceFailed``, ``ClientError`` and ``Unreachable``."""
-        for rows in split_batch(convert_batch(batch), self._options.batch_size):
-            numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
-            self._rows += rows.num_rows
-            invalid: list[int] = []
-            if not is_utf8(rows):  # copies, because the maps of a slice include those of other rows
-                invalid = [at for at in range(len(numbers)) if not is_utf8(rows.take(pa.array([at])))]
+        for part in split_batch(convert_batch(batch), self._options.batch_size):
+            numbers = list(range(self._rows + 1, self._rows + 1 + part.num_rows))
+            self._rows += part.num_rows
+            sizes = pc.binary_length(part.column("body")).to_pylist()
+            empty = [at for at, size in enumerate(sizes) if not size]  # often many; the server names only the first
+            rows, numbers = self._remove_rows(part, numbers, empty, "It has no body.")
+            # Copies, because the maps of a slice include those of other rows.
+            invalid = [] if is_utf8(rows) else [at for at in range(len(numbers)) if not is_utf8(rows.take([at]))]
             self._write(*self._remove_rows(rows, numbers, invalid, "A text is not valid UTF-8."))
 
     def finish(self) -> Written:
@@ -188,7 +190,7 @@ class PartitionWriter:
             written = f"{folder}/_{name}.{self._to.attempt}"  # hidden, even if the task is killed now
             pq.write_table(pa.concat_tables(self._bad), written, filesystem=files)
             files.move(written, f"{folder}/{name}")
-        return replace(self._to, messages=self._messages, bad=len(self._bad))
+        return replace(self._to, messages=self._messages, bad=sum(map(len, self._bad)))
 
     def _write(self, rows: Any, numbers: list[int]) -> None:
         """Stage ``rows`` with the given ``numbers`` in one call, without those that cannot be sent."""
@@ -221,21 +223,19 @@ class PartitionWriter:
         """Remove the rows at ``indexes`` (rejected or too long), and return the rest; raises ``SinkFailed``."""
         if not indexes:
             return rows, numbers
-        for index in indexes:
-            reason = f"cannot be sent: {refusal}"
-            if not refusal:
-                sizes = f"{size_bytes(rows, index):,} bytes with its attributes, and the maximum is"
-                reason = f"is too long: {sizes} {self._bytes_max:,}."
-            if self._options.bad_rows == FAIL:
-                place = f"Row {numbers[index]} of partition {self._to.partition}"
-                raise SinkFailed(f"{place} {reason} Correct the row, or use badRows=skip or badRows=table=PATH.")
-            row = pa.Table.from_batches([rows.slice(index, 1)])
-            rejection = {"reason": reason, "queue": self._options.connection.queue, "writer": self._to.writer}
-            at = {"batch": self._to.batch, "partition": self._to.partition, "row": numbers[index]}
-            for name, value in [*rejection.items(), *at.items()]:
-                row = row.append_column(name, pa.array([value]))
-            self._bad.append(row)
-        kept = [index for index in range(rows.num_rows) if index not in indexes]
+        reason, to, queue = f"cannot be sent: {refusal}", self._to, self._options.connection.queue
+        maximum = f"bytes with its attributes, and the maximum is {self._bytes_max:,}."
+        reasons = [reason if refusal else f"is too long: {size_bytes(rows, at):,} {maximum}" for at in indexes]
+        if self._options.bad_rows == FAIL:
+            place = f"Row {numbers[indexes[0]]} of partition {to.partition}"
+            raise SinkFailed(f"{place} {reasons[0]} Correct the row, or use badRows=skip or badRows=table=PATH.")
+        bad = pa.Table.from_batches([rows.take(pa.array(indexes))])
+        same = {"queue": queue, "writer": to.writer, "batch": to.batch, "partition": to.partition}
+        columns = {"reason": reasons, **{name: [value] * len(indexes) for name, value in same.items()}}
+        for name, values in {**columns, "row": [numbers[at] for at in indexes]}.items():
+            bad = bad.append_column(name, pa.array(values))
+        self._bad.append(bad)
+        kept = sorted({*range(rows.num_rows)} - {*indexes})
         return rows.take(pa.array(kept, pa.int64())), [numbers[index] for index in kept]
 
 

@@ -81,12 +81,12 @@ def test_bad_rows_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     kept = pq.read_table(file).to_pylist()
     assert [(row["partition"], row["row"], row["queue"]) for row in kept] == [
-        (3, 4, "jobs"),
         (3, 5, "jobs"),
+        (3, 4, "jobs"),
         (3, 2, "jobs"),
     ]
-    assert [row["body"] for row in kept] == ["x" * 2_000_000, None, "\0"]
-    assert "2,000,000 bytes" in kept[0]["reason"]
+    assert [row["body"] for row in kept] == [None, "x" * 2_000_000, "\0"]
+    assert "2,000,000 bytes" in kept[1]["reason"]
 
 
 UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
@@ -111,6 +111,14 @@ def test_bad_rows_are_left_out(
         QueueStreamWriter(options).commit([written], 0)
         assert f"1 rows for the queue {queue} could not be sent: left out" in caplog.text
         assert queues.show(queue).visible == 1
+
+
+def test_rows_without_a_body_cost_no_request() -> None:
+    with ScriptedServer(reply(200, b'{"messages": 1, "again": false}')) as server:
+        given = {"endpoint": server.endpoint, "queue": f"{server.endpoint}/000000000000/jobs", "badRows": "skip"}
+        with PartitionWriter(SinkOptions.of(given), writer="w", batch=0, partition=0) as task:
+            task.add(pa.RecordBatch.from_pydict({"body": [None, "", "a", None]}))
+            assert task.finish().bad == 3
 
 
 def test_killed_task_leaves_no_visible_file(server: RunningServer, tmp_path: Path) -> None:
