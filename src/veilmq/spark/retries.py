@@ -51,8 +51,8 @@ class SourceFailed(Exception):
 REMEDIES = {
     "AccessDenied": "A source requires the permissions to receive and to delete, a sink the one to send.",
     "ClaimAcknowledged": (
-        "Those messages are deleted. Give a batch read another snapshot name. The checkpoint of a stream was restored "
-        "or copied: restart it with onAckedReplay=empty, or with a new checkpoint."
+        "Those messages are deleted. Give a batch read another snapshot name, and a new checkpoint another stream. "
+        "If the checkpoint was restored or copied, restart with onAckedReplay=empty, or with a new checkpoint."
     ),
     "ClaimGap": "The checkpoint belongs to another queue, or to a server with other data. Use a new checkpoint.",
     "ClaimLost": (

@@ -168,6 +168,10 @@ def test_first_claim_is_found_by_the_name_of_the_stream(server: RunningServer, c
     again = reader(server, stream="s", consumer="lake")
     assert again.latestOffset(START, limit) == first
     assert bodies(again, START, first) == sorted(sent)
+    again.commit(first)
+    with pytest.raises(SourceFailed, match="and a new checkpoint another stream"):
+        reader(server, stream="s", consumer="lake").latestOffset(START, limit)
+    send(client, QUEUE, 1)
     with Claims(server.endpoint, QUEUE) as claims:
         claims.close_source("s")
     replaced = reader(server, stream="s", consumer="lake", onLostClaim="skip").latestOffset(first, limit)
