@@ -111,11 +111,9 @@ def too_many_tags(queue: str) -> SqsError:
     return invalid(f"Too many tags added for queue {queue.partition('/')[2]}. A queue may have {SQS_TAGS_MAX}.")
 
 
-def too_many_attributes(count: int | str) -> SqsError:
+def too_many_attributes(count: int | str, maximum: int = SQS_MESSAGE_ATTRIBUTES_MAX) -> SqsError:
     """Return the error for a message with ``count`` attributes, a number or a text like "more than 10"."""
-    return invalid(
-        f"Number of message attributes [{count}] exceeds the allowed maximum [{SQS_MESSAGE_ATTRIBUTES_MAX}]."
-    )
+    return invalid(f"Number of message attributes [{count}] exceeds the allowed maximum [{maximum}].")
 
 
 def too_many_entries(count: int | str) -> SqsError:

@@ -182,10 +182,12 @@ _NUMBER_EXPONENT_MIN = -128
 _NUMBER_EXPONENT_MAX = 126
 
 
-def read_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
+def read_attributes(
+    values: Mapping[str, AttributeValue], maximum: int = limits.SQS_MESSAGE_ATTRIBUTES_MAX
+) -> dict[str, Attribute]:
     """Return the attributes of a message; raises InvalidParameterValue."""
-    if len(values) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-        raise errors.too_many_attributes(len(values))
+    if len(values) > maximum:
+        raise errors.too_many_attributes(len(values), maximum)
     for name in values:
         _check_name(name)
     return {name: _read(name, value) for name, value in values.items()}

@@ -230,6 +230,6 @@ def _values(name: str, column: Any) -> list[Any]:
     offsets = column.offsets
     counts = pc.if_else(column.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
     largest = pc.max(counts).as_py()
-    if largest > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-        raise RowRefused(pc.index(counts, largest).as_py(), too_many_attributes(largest))
+    if largest > (maximum := limits.SMQ_PROPERTIES_MAX):
+        raise RowRefused(pc.index(counts, largest).as_py(), too_many_attributes(largest, maximum))
     return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in column.to_pylist()]

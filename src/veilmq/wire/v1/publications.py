@@ -101,13 +101,13 @@ class Outgoing:
 
 
 def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Attribute]:
-    for by_name in (texts, types):
-        if len(by_name) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-            raise too_many_attributes(len(by_name))
+    if len(texts) > limits.SMQ_PROPERTIES_MAX:  # a message of SMQ may have more than one of SQS
+        raise too_many_attributes(len(texts), limits.SMQ_PROPERTIES_MAX)
     for name in types:
         if name not in texts:
             raise SqsError(INVALID_REQUEST, f"attribute_types has {name[:64]!r}, which is not in attributes.")
-    return read_attributes({name: _value(name, text, types.get(name, STRING)) for name, text in texts.items()})
+    values = {name: _value(name, text, types.get(name, STRING)) for name, text in texts.items()}
+    return read_attributes(values, limits.SMQ_PROPERTIES_MAX)
 
 
 def _value(name: str, text: str, label: str) -> AttributeValue:

@@ -12,7 +12,7 @@ from tests.internals.wire.v1.test_request import ID, QUEUE, decode_error, send
 from veilmq.core import limits
 from veilmq.core.claims import Stage
 from veilmq.core.errors import ReceiptEnded, ReceiptState, TooManyTags
-from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.exchange import id_text
 from veilmq.wire.sqs.errors import SqsError
@@ -79,10 +79,14 @@ def test_json_is_decoded_in_slices() -> None:
     assert (reply.status, json.loads(reply.body)["index"]) == (400, SLICE_ROWS + 2)
 
 
-def test_attributes_are_counted_before_decoding() -> None:
-    many = {f"k{n}": "AA" for n in range(11)}
-    for row in ({"attributes": many}, {"attribute_types": many}):
-        assert "[11] exceeds" in error_message(stage, json.dumps({"messages": [{"body": "x", **row}]}).encode())
+def test_a_message_has_as_many_attributes_as_one_of_smq() -> None:
+    """Spark forwards those of SMQ, too. They are counted before they are decoded."""
+    many = {f"k{n}": "AA" for n in range(51)}
+    refused = json.dumps({"messages": [{"body": "x", "attributes": many, "attribute_types": {"k0": "Binary"}}]})
+    assert "[51] exceeds the allowed maximum [50]" in error_message(stage, refused.encode())
+    del many["k50"]
+    (staged,) = stage(json.dumps({"messages": [{"body": "x", "attributes": many}]}).encode()).messages
+    assert len(decode_properties(staged.properties).attributes) == 50
 
 
 def test_limits_of_publications() -> None:
@@ -150,7 +154,7 @@ def test_staged_messages_have_every_field(kind: str) -> None:
     ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
     ({"attributes": {"d": "ä"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
     ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which is not in attributes"),
-    ({"attributes": {str(n): "x" for n in range(11)}}, "attributes"),
+    ({"attributes": {str(n): "x" for n in range(51)}}, "attributes"),
 ])  # fmt: skip
 def test_errors_of_rows_have_their_index(fields: dict[str, Any], words: str) -> None:
     assert words in row_error(**fields)
