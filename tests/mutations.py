@@ -365,11 +365,13 @@ def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Result:
             status, failed = suite.run(tests, work)
         finally:
             _write(path, original.read_text(encoding="utf-8"))
-        if status in {None, 0}:
+        if status == 0:
             break
         if failed in suite.sound or suite.run([failed] if failed else tests, work)[0] == 0:
             suite.sound |= {failed} - {""}
-            return Result(edit.key, edit.package, "detected", len(tests), failed)
+            return Result(edit.key, edit.package, "detected", len(tests), "they hang" if status is None else failed)
+        if status is None:  # without the mutation, too
+            break
         if not failed:
             raise RuntimeError("the tests do not run without a mutation either: record the suite again (--record)")
         tests.remove(failed)  # it also fails without the mutation
