@@ -157,6 +157,12 @@ def test_commands_on_other_queues_overtake_large_messages(host: Host, large: Com
 # The order of commands.
 
 
+def test_a_receive_sees_no_send_that_follows_it(host: Host) -> None:
+    """The next receive of the batch does."""
+    first, _, second = host.do_together(Receive(queue=QUEUE), send("a"), Receive(queue=QUEUE))
+    assert [len(first.messages), len(second.messages)] == [0, 1]
+
+
 def test_a_delete_after_a_receive_is_applied_after_it(host: Host) -> None:
     """A receive supersedes an expired receipt before a later delete, but not before an earlier one."""
     host.send("a")
