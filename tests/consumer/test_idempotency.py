@@ -29,7 +29,7 @@ class ObservedStore(InMemory):
     def __init__(self) -> None:
         self.clock = AdvancingClock()
         super().__init__(self.clock)
-        self.extended = 0
+        self.extended = self.begins = 0
         self.begun = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
@@ -39,6 +39,7 @@ class ObservedStore(InMemory):
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
         self._fail("begin")
+        self.begins += 1
         self.begun.set()
         self.gate.wait()
         return super().begin(key, owner=owner, for_s=for_s)
@@ -169,8 +170,13 @@ async def test_an_expired_record_without_a_new_owner_is_begun_again(bench: Workb
         await store.block_extensions()
         store.clock.advance(60)
         assert count(store) == 0
+        store.gate.clear()
         store.extensions.set()
-        await until(lambda: count(store))
+        await until(lambda: store.begins > STORE_CALLS_MAX)  # each thread found it expired, and begins it
+        later = store.extended + 2 * STORE_CALLS_MAX
+        store.gate.set()
+        await until(lambda: store.extended >= later or event(running, "left"))
+        assert count(store) == 1
         job.go_on.set()
         await bench.settled(running)
         assert (event(running, "left"), event(running, "acked")) == (0, 1)

@@ -241,9 +241,8 @@ class Keeper:
                 raise TypeError("the key of ByKey is None, as if all such messages were one piece of work")
         except Exception as error:  # noqa: BLE001 - from the user's function
             return ending_of(error)
-        lease = delivery.lease
+        lease, renewals = delivery.lease, delivery.lease.renewals
         record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex, delivery, asyncio.get_running_loop())
-        renewals = lease.renewals
         try:
             begun = await self._threads.run(self._begin_record, record)
         except Exception as error:  # noqa: BLE001 - from the user's store
@@ -272,14 +271,15 @@ class Keeper:
     def _extend(self, record: _Record) -> None:
         """Extend the record with the lease. If it has expired, begin it again unless another owner has.
 
-        If ``end`` ran before that begin, the record is removed again.
+        If ``end`` ran before that begin, the record is removed again. Another thread may begin it for this owner, too.
         """
         store, lease = self._idempotency.store, record.delivery.lease
         try:
             ours = store.extend(record.key, owner=record.owner, for_s=max(0.0, lease.remaining))
             if not ours and lease in self._records:
-                ours = self._begin_record(record).standing is Standing.OURS
-                if ours and lease not in self._records:
+                begun = self._begin_record(record).standing is Standing.OURS
+                ours = begun or store.extend(record.key, owner=record.owner, for_s=max(0.0, lease.remaining))
+                if begun and lease not in self._records:
                     store.forget(record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - from the user's store; the next renewal tries again
             lease.log(logging.ERROR, "message %s: its record could not be extended", exc_info=True)
