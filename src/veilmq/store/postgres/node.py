@@ -234,7 +234,7 @@ class InFlight:
         if row["is_claimed"] or row["counted"] is None:
             began_s = stopwatch_s()
             counted = (await self._count(connection, queue, None))["in_flight"]
-            args = queue.partition, counted, _interval_ms(began_s), row["counted"] if shares_delta else None
+            args = queue.partition, counted, interval_ms(began_s), row["counted"] if shares_delta else None
             count.delta = 0
             row = await connection.fetchrow(STANDARD["store_count"], *args)
         now_ms = self._clock.now_ms()
@@ -252,7 +252,7 @@ class InFlight:
         return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, hidden_max, retention_ms(queue))
 
 
-def _interval_ms(began_s: float) -> int:
+def interval_ms(began_s: float) -> int:
     """Return the ms until work that began then and is finished may run again: it takes at most 1/50 of the time."""
     return max(_INTERVAL_MS, _COSTS_PER_INTERVAL * int((stopwatch_s() - began_s) * SECOND_MS))
 
@@ -379,7 +379,7 @@ class FairShares(Fairness):
                 self.record_past_send(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
                     self.mark_drained(row["group_key"])
-        self.refresh_at_ms = now_ms + _interval_ms(began_s)
+        self.refresh_at_ms = now_ms + interval_ms(began_s)
 
 
 def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:

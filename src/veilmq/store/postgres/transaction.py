@@ -40,13 +40,14 @@ from veilmq.core.receipts import encode_events
 from veilmq.core.settings import QueueSettings
 from veilmq.store import claims
 from veilmq.store.claims import BindRequest, BindResult, BoundClaim
+from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of
 from veilmq.store.named_queries import load
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, NOT_APPLIED, PostgresOptions
 from veilmq.store.postgres.messages import insert, key_of
-from veilmq.store.postgres.node import GROUPED, Node
+from veilmq.store.postgres.node import GROUPED, Node, interval_ms
 from veilmq.store.postgres.queues import EVENTS, FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
 from veilmq.store.queue_commands import delete_cooldowns
@@ -60,9 +61,8 @@ CLAIMS["lock_visible"] = queues.locking_statement(STANDARD, "seq, receive_count,
 
 T = TypeVar("T")
 
-MANY_MESSAGES = 100_000  # their count is reused for fifty times as long as it took, at most a minute
-_COSTS_KEPT = 50
-_COUNT_KEPT_S_MAX = 60
+MANY_MESSAGES = 100_000  # their count is reused for ``interval_ms``, at most a minute
+_COUNT_KEPT_MS_MAX = 60 * SECOND_MS
 _TOTALS = "redelivered", "sent", "received", "deleted"
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
@@ -135,7 +135,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def counts(self, counted: Sequence[Queue], *, recent: bool = False) -> list[QueueCounts]:
         """Count the queues of each kind in one statement; a count of many messages is ``recent`` for up to a minute."""
-        began_s, cache, rows = get_running_loop().time(), self.node.counts, dict[int, Any]()
+        began_s, cache, rows = stopwatch_s(), self.node.counts, dict[int, Any]()
         if recent:
             rows = {each.partition: cache[each.partition][1] for each in counted if cache[each.partition][0] > began_s}
         for statements, fifo in ((STANDARD, False), (FIFO, True)):
@@ -144,8 +144,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             for queue, row in zip(wanted, await self._fetch(statements["count"], *args) if wanted else (), strict=True):
                 rows[queue.partition] = row
                 if row["visible"] + row["in_flight"] + row["delayed"] >= MANY_MESSAGES:
-                    kept_s = min(_COUNT_KEPT_S_MAX, _COSTS_KEPT * (get_running_loop().time() - began_s))
-                    cache[queue.partition] = began_s + kept_s, row
+                    kept_ms = min(_COUNT_KEPT_MS_MAX, interval_ms(began_s))
+                    cache[queue.partition] = began_s + kept_ms / SECOND_MS, row
         totals = [{name: self.node.totals[each.number][name] for name in _TOTALS} for each in counted]
         return [QueueCounts(**rows[each.partition], **its) for each, its in zip(counted, totals, strict=True)]
 

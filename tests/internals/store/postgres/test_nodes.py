@@ -466,7 +466,7 @@ def test_a_count_of_many_messages_is_reused(
 ) -> None:
     """Until the queue is purged, and not where a job needs the exact number."""
     monkeypatch.setattr(transaction, "MANY_MESSAGES", many)
-    monkeypatch.setattr(transaction, "_COSTS_KEPT", 1_000_000)
+    monkeypatch.setattr("veilmq.store.postgres.node._INTERVAL_MS", 60_000)
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
     beat, show = claims.Heartbeat(queue=QUEUE, source="s", epoch=1), commands.ShowQueue(queue=QUEUE, counts=True)
