@@ -137,7 +137,7 @@ def _reason(error: Exception, body: bytes) -> str:
     """Return the error text. For an empty body and some lone surrogates, the decoder's own would be "truncated"."""
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith("Invalid UTF-8"):  # as msgspec 0.23 raises
         return "The request body is not valid UTF-8."
     if reason := errors.conversion_error(error):
         return reason
